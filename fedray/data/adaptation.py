@@ -37,10 +37,10 @@ class Form(NamedTuple):
         name: Name of the form in messages.
         is_it: Function that returns whether an object has this form. If the object is a `Path`, it must exist.
         open: Function that reads an object of this form with the given options.
-        options: Names of the options that act on this form. Other options are refused. None means that the function
-            `open` refuses options.
-        join: Function that joins the data of several clients. The forms of these data must have the same function. None
-            means that the data of a single client cannot have this form.
+        options: Names of the options that act on this form. Other options are refused. None means that `open` itself
+            refuses options without effect.
+        join: Function that joins the data of several clients to one data set. It is the same function for all forms
+            that can be joined to each other. None means that data of this form cannot be given client by client.
     """
 
     name: str
@@ -89,7 +89,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
-    """Reads a pair (table of inputs, column of labels), and perhaps a second such pair with the test samples."""
+    """Reads a table of inputs and a column of labels, given as a pair. A second pair may hold the test samples."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(as_frame(whole), reading._replace(target=target, test=test))
@@ -112,7 +112,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
 
 
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to data, or from parts (`train`, `test`) to data of any form."""
+    """Reads a mapping whose keys are clients, or the parts `train` and `test`. Its values are data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         return _read_clients(things, reading)
@@ -126,7 +126,7 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 
 def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping from clients to data, and joins the data of all clients."""
+    """Reads a mapping from the name of each client to its data. Joins the data of all clients."""
     if not things:
         raise BadInput("data: there is no client in the mapping: give {client: data}")
     found: dict[str, tuple[Any, Form]] = {}
@@ -269,7 +269,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input column with missing values, text or infinite values, if these were not allowed in training."""
+    """Refuses an input column that has missing values, text or infinite values, unless training allowed them."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -316,7 +316,7 @@ def adapt(
         input: The input columns, which are a single column of pictures, lists or text, or columns of numbers and
             categories. None means the only column of pictures, lists or text. If there is no such column, it means all
             columns except target and group.
-        group: The column that names the natural client of each sample.
+        group: The column that names the natural client (such as a hospital) of each sample.
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
             test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
             random.
@@ -326,8 +326,8 @@ def adapt(
             and integers are classes, and floating-point numbers are targets.
         missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by the mean of
             the training samples, and missing text by an extra category. `drop` leaves out samples with missing values.
-        tokenizer: Converter from text to tokens. It is a function from a text to integers, a tokenizer of `tokenizers`
-            or `transformers`, or the file of such a tokenizer.
+        tokenizer: Converter from text to tokens. It is a function that takes a text and returns integers, a tokenizer
+            of `tokenizers` or `transformers`, or the file of such a tokenizer.
         length: Number of tokens of each sample. Shorter texts are filled with zeros at the end. None means the length
             of the longest text, at most 256.
         size: Height and width in pixels to which pictures are resized. None means that pictures are not resized.
@@ -379,7 +379,8 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` has values by dotted key. The function removes the keys of `data` that scenarios do not have.
+    `overrides` has values by dotted key, such as `data.target`. Every key of `data` that no scenario has is taken as an
+    option of `adapt`.
 
     Raises:
         BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.
@@ -400,7 +401,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether a value, with all values inside it, has only types that YAML has."""
+    """Returns whether YAML has the type of a value, and the types of all values inside it."""
     if isinstance(value, Mapping):
         return all(is_plain(inner) for inner in value.values())
     if isinstance(value, list | tuple):
@@ -409,7 +410,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data, without reading the samples, or None if this is not possible."""
+    """Returns a name and a key that identify data. Returns None if the samples would have to be read for that."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -424,7 +425,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """Puts a data set of at least `STORED_BYTES` into the store, and returns the data set."""
+    """Puts a data set into the store on disk if it has at least `STORED_BYTES` bytes. Returns the data set."""
     rows = (data.train.x, data.train.y, data.test.x, data.test.y)
     if sum(part.nbytes for part in rows) < STORED_BYTES:
         return data
@@ -446,7 +447,7 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """Returns the names of the N clients.
 
     The tuple is empty if a client has no name or several names, or if two clients have the same name. `group` is the
-    name of the column of the natural clients. None means that there is no such column.
+    name of the column that names the client of each sample. None means that there is no such column.
 
     Example:
         >>> from fedray.data.adaptation import adapt

@@ -54,9 +54,9 @@ def pack_partition(
     """Returns the content of a partition file as bytes.
 
     The column `row` has the index of each training sample. The column `given_row` has the index of the same sample in
-    the data that the user gave, if it is known. `folds` is the fold of each world. The replicate of a world is the
-    index of the world divided by the number of folds, rounded down. `clusters` has the true cluster of each client in
-    each world, `[N]`. None means that the clusters of a world are not known.
+    the data that the user gave, if it is known. A world is one replicate of one fold of the data, and the worlds of a
+    replicate follow each other. `folds` is the fold of each world. `clusters` has an entry for each world. It is the
+    true cluster of each of the N clients, `[N]`, or None if the clusters are not known.
 
     Example:
         >>> import tempfile
@@ -101,7 +101,10 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns index, client and split of all samples of a world, `[n]` each. The training samples come first."""
+    """Returns the index, the client and the split of each of the n samples of a world, `[n]` each.
+
+    A world is one replicate of one fold of the data. The training samples come first.
+    """
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
     if dealt.ids:
@@ -120,8 +123,8 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
     """Reads the samples of the clients and of the server from a partition file.
 
-    `worlds` has (index of the replicate, fold) of each world. If the file has a single replicate, all replicates use
-    it.
+    `worlds` has the pair (index of the replicate, fold) of each world. If the file has a single replicate, it serves
+    for all replicates.
 
     Raises:
         BadInput: The file cannot be read, belongs to a different data set, or does not fit this data set.
@@ -187,7 +190,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of integers of at least 0. If the file has no such column, returns zeros."""
+    """Returns a column of a partition file, whose integers must be at least 0. If it is absent, returns zeros."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -214,10 +217,12 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 
 
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
-    """Returns the data set with a copy of all samples for each group, `[G n]`. The images of each copy are rotated.
+    """Returns a data set with a copy of all n samples for each of G groups of clients, `[G n]`.
+
+    The images of a copy are rotated by the angle of its group.
 
     `shifts.rotation` or `shifts.permute_labels` is the number G of groups. This function does not permute labels,
-    because the permutation depends on the world.
+    because each seed has its own permutation.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -248,14 +253,14 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 
 
 def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
-    """Deals each group's copy of the samples to the clients of the group.
+    """Deals samples to clients if each group of clients has its own copy of all samples.
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: A function (indices of samples, number of clients) -> cut. The `rows` of this cut are positions in the
-            array of indices.
+        deal: Function that takes indices of samples and a number of clients, and returns a `Cut`. The `rows` of the cut
+            are positions in these indices.
 
     Raises:
         BadInput: A group has no client.
@@ -282,7 +287,7 @@ class TestClients(NamedTuple):
     """The rule by which some clients do not train. The models are tested on the samples of these clients.
 
     Attributes:
-        wanted: Number of the clients to keep out, their share of all clients, or their names.
+        wanted: Number of the clients that do not train, their share of all clients, or their names.
         column: Name of the column that names the client of each sample. None means that there is no such column.
     """
 
@@ -290,7 +295,7 @@ class TestClients(NamedTuple):
     column: str | None = None
 
     def count_folds(self, clients: int) -> int:
-        """Returns the number of folds if each of the N clients is kept out in exactly one fold."""
+        """Returns how many folds it takes to leave each of N clients out of training in exactly one fold."""
         each = count_test_clients(self.wanted, clients)
         if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
             return clients // each
@@ -301,7 +306,7 @@ class TestClients(NamedTuple):
         )
 
     def choose(self, data: Dataset, cut: Cut, seed: int, fold: int) -> IntArray:
-        """Returns the indices of the clients that are kept out in a world, in ascending order.
+        """Returns the indices of the clients that do not train in one fold of one replicate, in ascending order.
 
         Unless the rule names the clients, they are drawn with the seed. No client is drawn in two folds.
         """
@@ -331,7 +336,7 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
 
 
 def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: TestClients) -> Dealt:
-    """Takes whole clients out of training in every world. Their samples become the test samples."""
+    """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples."""
     each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
     kept, held = (list(map(partition.select_clients, cuts, ids)) for cuts in (dealt.kept, dealt.held))
@@ -343,7 +348,7 @@ def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: 
 
 
 def _pool(dealt: Dealt) -> Dealt:
-    """Returns the samples of all clients that train as the samples of a single client."""
+    """Joins all clients that train to a single client, which holds all their samples."""
 
     def join(cuts: list[Cut]) -> list[Cut]:
         return [Cut(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
@@ -352,11 +357,11 @@ def _pool(dealt: Dealt) -> Dealt:
 
 
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
-    """Returns the data set with a fold for each pair in `worlds` (seed, fold), and the new fold of each world.
+    """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns it, and the new fold of each pair.
 
-    The training samples of a fold are the samples of all clients that are not kept out. Their statistics standardize
-    the samples of the fold. Columns that the data set does not standardize (mean 0, standard deviation 1) stay
-    unstandardized.
+    `test` has, for each pair, the samples of the clients that do not train. All other samples are the training samples
+    of the new fold, and their statistics standardize it. Columns that the data set does not standardize (mean 0,
+    standard deviation 1) stay unstandardized.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -372,7 +377,7 @@ def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray
 
 
 def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Array], Moments]) -> Moments:
-    """Returns the mean and the standard deviation of samples, but 0 and 1 for columns that are not standardized."""
+    """Returns the mean and the standard deviation of samples. Columns that are not standardized get 0 and 1."""
     plain = (shift == 0) & (scale == 1)
     mean, sd = (shift, scale) if plain.all() else find(values)
     return np.where(plain, shift, mean), np.where(plain, scale, sd)
@@ -383,11 +388,12 @@ class Dealing(NamedTuple):
 
     Attributes:
         name: Name of the partition.
-        options: Options of the partition, of wrong labels, and of shifts.
+        options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
-        dealt: The finished partition. None means that no other process has dealt the samples yet.
+        dealt: The partition, if another process has dealt the samples already. None means that they are still to be
+            dealt.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
             copies.
     """
@@ -420,17 +426,18 @@ def build_shards(
     Args:
         data: The data set.
         name: Name of the partition.
-        options: Options of the partition, of wrong labels, and of shifts.
+        options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
-        seeds: Seed of each replicate. `stream(seeds[r], "partition")` draws the random numbers for world `r * F + f`.
+        seeds: Seed of each replicate. Each draws the random numbers for the partition of its folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
-        pooled: Settings, including wrong labels and shifts, for the clients whose samples are pooled into one client.
-            None means that samples are not pooled.
+        pooled: Settings by which samples are dealt to clients before the samples of all clients are pooled into one
+            client. They include wrong labels and shifts. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
-        dealt: The finished partition. None means that no other process has dealt the samples yet.
+        dealt: The partition, if another process has dealt the samples already. None means that they are still to be
+            dealt.
         unseen: The rule by which some clients do not train. None means that all clients train.
 
     Example:
@@ -492,7 +499,7 @@ def build_shards(
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
-    """Splits the options into the partition's own options, the shares of wrong labels, and the shifts."""
+    """Splits options into those of the partition itself, the shares of wrong labels, and the shifts of samples."""
     rest, noise = split_options(options, data.classes)
     rest, shifts = split_shifts(rest, data)
     return rest, noise, shifts
@@ -507,7 +514,7 @@ def _deal(
     server: float = 0.0,
     unseen: TestClients | None = None,
 ) -> Dealt:
-    """Deals the samples of every world. `worlds` has (seed, fold) of each world."""
+    """Deals the samples anew for each pair (seed, fold) in `worlds`."""
     if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
@@ -541,7 +548,7 @@ def _deal(
 
 
 def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
-    """Returns the number of clients to which a partition deals the samples of a data set, N."""
+    """Returns the number N of clients to which a partition deals the samples of a data set."""
     dealing = dealing._replace(options=_split_kinds(dealing.options, data)[0])
     if dealing.clients is not None and dealing.name not in OPEN:
         return dealing.clients
@@ -551,7 +558,7 @@ def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns the function that deals some samples of a data set."""
+    """Returns a function that takes indices of samples and a random generator, and returns their `Cut`."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -590,7 +597,7 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
     """Takes the server's samples and the withheld samples from the clients in every world.
 
-    Nothing is taken if a partition file already says which samples these are.
+    Takes nothing if a partition file already says which samples these are.
     """
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):

@@ -26,7 +26,10 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 
 
 def find_cache_root() -> Path:
-    """Returns the folder for data that fedray computes from files, `FEDRAY_CACHE` or a folder in the user's cache."""
+    """Returns the folder for data that fedray computes from files.
+
+    It is the value of the variable `FEDRAY_CACHE`. If the variable is not set, it is a folder in the user's cache.
+    """
     import platformdirs
 
     return Path(os.environ.get("FEDRAY_CACHE") or platformdirs.user_cache_dir("fedray")).expanduser()
@@ -48,8 +51,8 @@ def find_data_root(root: Path | None) -> Path:
 def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
     """Returns the path of a file or folder that a user names in a scenario, with `~` expanded.
 
-    `kind` is `file`, `folder` or `file or folder`. If the key is missing, the message contains `wanted`, which
-    describes what the user should name.
+    `kind` is `file`, `folder` or `file or folder`. `wanted` describes what the user should name. The error says it if
+    the path is missing.
 
     Raises:
         BadInput: The path is missing, or there is no file or folder of this kind at the path.
@@ -65,7 +68,7 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
     """Returns the first of several paths that exists.
 
-    If `needs` is not empty, it is a pattern of file names, and the path must be a folder with a matching file.
+    `needs` is a pattern of file names. If it is not empty, the path must be a folder with a matching file.
 
     Raises:
         BadInput: None of the paths exists. The message names the first path and the remedy.
@@ -86,7 +89,7 @@ DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, Asse
 
 @contextmanager
 def blame_file(name: str, path: Path) -> Iterator[None]:
-    """Runs a block that reads a data file. An error of the block becomes a `BadInput` that names the file."""
+    """Runs a block of code that reads a data file. An error in the block becomes a `BadInput` that names the file."""
     try:
         yield
     except DAMAGE as error:
@@ -136,9 +139,9 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns (path, size, time of the last change) of a file, or of each file in a folder.
+    """Returns path, size and time of the last change of a file, or of each file in a folder.
 
-    If data change, these values change, too.
+    So it shows whether data have changed.
     """
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
@@ -201,7 +204,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """Moves all pieces to a file. One sample stays in memory, because it shows the shape and type of all."""
+        """Moves all pieces to a file. One sample stays in memory, to compare its shape and type with new samples."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:
@@ -218,7 +221,7 @@ class Spool:
 
 
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
-    """Yields an array in pieces of at most 16 MB. If the array is a mapped file, the memory of used pieces is freed.
+    """Yields an array in pieces of at most 16 MB. For a file mapped into memory, frees the memory of used pieces.
 
     `mapped` is the mapped file. Its pages must not have been written to. If it is None, the function itself looks for
     the mapped file of a read-only array.

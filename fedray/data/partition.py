@@ -55,8 +55,8 @@ class Dealt(NamedTuple):
         held: The samples that are withheld from training. The list is empty if no samples are withheld.
         server: Indices of the samples that the server holds instead of the clients. The list is empty if there are
             none.
-        ids: The index in `owned` of each client of `kept` and `held`, `[N]`. The indices differ if some clients never
-            train (`data.test_clients`). If all clients train, the list is empty.
+        ids: For each of the N clients in `kept` and `held`, its index among the clients in `owned`, `[N]`. The indices
+            are needed if some clients never train (`data.test_clients`). If all clients train, the list is empty.
         test: Indices of the samples of the clients that never train. The list is empty if all clients train.
     """
 
@@ -69,7 +69,7 @@ class Dealt(NamedTuple):
 
 
 def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """Returns the cut in which client `owner[j]` holds sample `rows[j]`. The samples of a client keep their order.
+    """Returns the `Cut` in which client `owner[j]` holds sample `rows[j]`. The samples of a client keep their order.
 
     Example:
         >>> cut = gather_cut(np.array([10, 11, 12]), np.array([1, 0, 1]), clients=2)
@@ -83,7 +83,7 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
 
 
 def select_clients(cut: Cut, clients: IntArray) -> Cut:
-    """Returns the cut of some clients, which get new indices in the given order.
+    """Returns a `Cut` with only some of the clients. They get new indices from 0, in the given order.
 
     Example:
         >>> cut = select_clients(gather_cut(np.arange(4), np.array([0, 1, 2, 2]), 3), np.array([0, 2]))
@@ -148,7 +148,7 @@ def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator)
 
 
 def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, Cut]:
-    """Withholds a random share of each client's samples from training (`count_withheld`).
+    """Withholds a random share of each client's samples from training.
 
     Returns:
         The cut of the samples that clients keep, and the cut of the withheld samples.
@@ -292,8 +292,8 @@ def domain(
 ) -> Cut:
     """Deals the samples of each domain evenly to a group of clients. Each value of a column is a domain.
 
-    A domain g with n_g samples gets `1 + (N - G) n_g / n` of the N clients, rounded by largest remainders. The clients
-    are numbered domain after domain.
+    There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
+    rounded by largest remainders. The clients are numbered domain after domain.
 
     Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client. Here a
     domain may have several clients.
@@ -374,7 +374,7 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
 
     Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
 
-    Only the number of labels is used. The exponent is at least 0, and 0 gives equal sizes.
+    The values of the labels are not used. The exponent is at least 0, and 0 gives equal sizes.
 
     Example:
         >>> from fedray.core import rng
@@ -395,7 +395,7 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
     Source: `ExponentialPartitioner` of flwr_datasets. Its sizes are proportional to `exp(i)`, which is the same as
     `rate = N - 1` with ranks in a fixed order.
 
-    Only the number of labels is used. The rate is at least 0, and 0 gives equal sizes.
+    The values of the labels are not used. The rate is at least 0, and 0 gives equal sizes.
     """
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
@@ -403,7 +403,8 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
     """Deals shuffled samples to clients of exactly the given sizes.
 
-    Only the number of labels is used. `sizes` is the number of samples of each client. The N numbers must add up to n.
+    The values of the labels are not used. `sizes` is the number of samples of each client. The N numbers must add up to
+    n.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -507,7 +508,7 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 def iid(labels: Array, clients: int, generator: Generator) -> Cut:
     """Shuffles the samples and deals them evenly. The sizes of clients differ by at most 1.
 
-    Only the number of labels is used.
+    The values of the labels are not used.
 
     Example:
         >>> np.diff(iid(np.zeros(8), 3, np.random.default_rng(0)).offsets).tolist()
@@ -641,7 +642,10 @@ def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Returns the client of each of n samples, `[n]` in ascending order, from the cumulated shares of clients `[N]`."""
+    """Returns the client of each of n samples, `[n]` in ascending order.
+
+    `edges` are cumulated shares of the N clients.
+    """
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
 
@@ -692,7 +696,8 @@ def deal_by_function(
         options: The options that the scenario sets in addition to the partition's name.
         columns: Further columns of the samples by name, `[n]` each. None means that the function has no argument
             `columns`.
-        declares: Whether the options of the function were declared. If so, the function may leave options unused.
+        declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
+            unused.
 
     Raises:
         BadInput: The function raised an error, did not use an option, or returned different samples when it was called
@@ -730,7 +735,7 @@ def wants_columns(function: Callable[..., Any]) -> bool:
 
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
-    """Returns the cut in which each client holds the given samples.
+    """Returns the `Cut` in which client i holds the i-th of the given arrays of samples.
 
     Raises:
         BadInput: A sample is dealt twice.
@@ -752,19 +757,20 @@ def register_partition(name: str, function: OwnPartition, *, declares: bool = Fa
     Args:
         name: Name of the partition in scenarios.
         function: Your function.
-        declares: Whether the options of the function were declared.
+        declares: Whether you declared the function's options (`options=`). If so, the function may leave options
+            unused.
     """
     _FUNCTIONS[name] = function
     (_DECLARING.add if declares else _DECLARING.discard)(name)
 
 
 def declares_options(name: str) -> bool:
-    """Returns whether the options of the user's function with this name were declared."""
+    """Returns whether the user declared the options of the function that is registered under this name."""
     return name in _DECLARING
 
 
 def find_partition(name: str) -> OwnPartition | None:
-    """Returns the user's function with this name, or None if no such function is registered."""
+    """Returns the user's function that is registered under this name, or None if there is none."""
     return _FUNCTIONS.get(name)
 
 

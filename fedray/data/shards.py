@@ -25,12 +25,12 @@ from fedray.data.types import Array, Dataset, Split
 
 
 class Fetched(NamedTuple):
-    """The training samples of the clients of J jobs.
+    """The training samples of J jobs. A job trains one model at one client.
 
     Attributes:
         x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. If the worlds have different labels, y holds the labels of all worlds,
-            one world after the other.
+        y: Raw labels `[n]` or targets `[n, q]`. If each world (a seed of a fold) has labels of its own, y holds the
+            labels of all worlds, one world after the other.
         rows: The indices in x of the samples of each job's client, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
         first: The number that is added to an index in x to get the index in y, for each job, `[J]` int64. None means 0
@@ -59,12 +59,13 @@ class Fetched(NamedTuple):
 
 
 class Standardization(NamedTuple):
-    """The statistics of `normalize` and `targets` for W lanes, for kernels that standardize samples themselves.
+    """The statistics by which compiled kernels standardize samples themselves.
 
-    If inputs or targets are not standardized, their two statistics are None.
+    Kernels train W jobs at once, each in a lane. If inputs or targets are not standardized, their two statistics are
+    None.
 
     Attributes:
-        world: The index of each lane's statistics in the arrays below, `[W]` int64.
+        world: The row of the arrays below that holds each lane's statistics, `[W]` int64.
         shift: Mean to subtract from the inputs, `[R, *s]` float32.
         scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
         y_shift: Mean to subtract from the targets, `[R, q]` float32.
@@ -79,7 +80,7 @@ class Standardization(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """The statistics that standardize the samples of each of the R worlds.
+    """The statistics that standardize the samples of R worlds. A world is one seed of one fold of the data.
 
     Attributes:
         kind: Kind of the inputs: `images`, `features` or `tokens`.
@@ -89,7 +90,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Whether inputs, and whether targets, are used without standardization.
+        plain: Pair of whether inputs, and whether targets, are used without standardization.
     """
 
     kind: str
@@ -123,7 +124,7 @@ class Scaling(NamedTuple):
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each lane, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each of W jobs, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
             np.zeros_like(world) if self.same else world,
@@ -149,7 +150,7 @@ class Scaling(NamedTuple):
 
 
 class Shards(Protocol):
-    """The samples of N clients in all worlds.
+    """The samples of N clients in all worlds. A world is one seed of one fold of the data.
 
     Attributes:
         data: The data set.
@@ -197,7 +198,7 @@ class Shards(Protocol):
         ...
 
     def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each lane, `[W]`."""
+        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each of W jobs, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
@@ -218,7 +219,7 @@ class Shards(Protocol):
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Returns the indices of the client's own samples in `test(world)`, `[n]`.
 
-        The result is None if clients have no test samples of their own, as in partitions that are not natural.
+        The result is None if clients have no test samples of their own. They have some only in natural partitions.
         """
         ...
 
@@ -250,7 +251,7 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The partitions (`Cut`) of all worlds in one array, for looking up the samples of many jobs at once."""
+    """The partitions (`Cut`) of all worlds in one array. It finds the samples of many jobs at once."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.number = cuts[0].clients
@@ -262,7 +263,7 @@ class CutTable:
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the sample indices of each job's client, `[J, n_max]`, padded with 0, and their number, `[J]`."""
+        """Returns the indices of each job's samples, `[J, n_max]`, padded with 0, and how many there are, `[J]`."""
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))
@@ -344,7 +345,7 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Returns the values of the clients that train in each world. `values` has the values of all clients."""
+        """Selects the entries of the clients that train. `values` has an array of all clients for each world."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
@@ -388,8 +389,9 @@ class StoredShards:
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the test samples of a world.
 
-        These are the samples of clients that never train, the test samples of the world's fold, or the data set's. If
-        every group of clients has a copy of the test samples, each copy has the labels of its group.
+        If some clients never train, these are their samples. Otherwise these are the test samples of the world's fold,
+        or of the data set if it has no folds. If every group of clients has a copy of the test samples, each copy has
+        the labels of its group.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
@@ -600,7 +602,7 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 class ServerShards:
-    """Shards in which client 0 trains on the server's samples. Everything else is as in the wrapped shards.
+    """Shards in which client 0 trains on the server's samples. Everything else is as in the shards that it wraps.
 
     Example:
         >>> from fedray.data.store import load_data

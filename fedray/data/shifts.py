@@ -57,7 +57,7 @@ class Shifts(NamedTuple):
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits options into the partition's own options and the shifts. Without options for shifts, these are None.
+    """Splits options into the partition's own options and the shifts. If no option is about shifts, these are None.
 
     Raises:
         BadInput: The data cannot be shifted in this way.
@@ -113,11 +113,11 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
 
 
 def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
-    """Returns the shifted inputs of all worlds, `[R * n, ...]`. The inputs of world w begin at `w * n`.
+    """Returns the shifted inputs of all R worlds (seeds of folds), `[R * n, ...]`. Those of world w begin at `w * n`.
 
     Args:
         x: Raw inputs, `[n, ...]`, which are not changed.
-        scales: Standard deviation of the inputs for each world, `[*s]`, which broadcasts to a sample.
+        scales: Standard deviation of the inputs in each world, `[*s]`. Its shape broadcasts to the shape of a sample.
         cuts: The partition of each world.
         seeds: Seed of each world.
         shifts: The differences between clients.
@@ -156,7 +156,7 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
 
 
 def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
-    """Returns the permuted labels of all worlds, `[R * n]`. The labels of world w begin at `w * n`.
+    """Returns the permuted labels of all R worlds (seeds of folds), `[R * n]`. The labels of world w begin at `w * n`.
 
     Args:
         y: True labels, `[n]`.
@@ -195,7 +195,7 @@ class LabelNoise(NamedTuple):
     noisy: float = 0.0
 
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
-        """Draws the kind of each client in each world, `[R, N]`. Kinds are 0 (true labels), `FLIPPED` and `NOISY`.
+        """Draws the kind of labels of each client in each of R worlds, `[R, N]`: 0 (true), `FLIPPED` or `NOISY`.
 
         Raises:
             BadInput: A share above 0 is less than half a client.

@@ -560,7 +560,7 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
 
 
 def find_source(name: str) -> Source:
-    """Returns the source of the data set with this name."""
+    """Returns the functions that load the data set with this name."""
     if name.startswith("uci/"):
         return Source(partial(load_uci, name))
     if name not in _SOURCES:
@@ -603,7 +603,7 @@ def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
 
 
 def _check_loaded(found: Any, *_: Any) -> str | None:
-    """Describes what is wrong with the result of a user's loader. Returns None if the result is a data set."""
+    """Says what is wrong with the result of a user's loader. Returns None if the result is a data set."""
     wanted = "return what fedray.data.classification or fedray.data.regression makes"
     return None if isinstance(found, Dataset) else f"{name_type(found)}: {wanted}"
 
@@ -671,7 +671,7 @@ WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store, or loads it from its files. Stores a loaded set if this saves time later.
+    """Opens a data set from the store, or loads it from its files. Stores what it loads if this saves time later.
 
     The arrays of a stored data set are views of mapped files. Writing to an array does not change the store. The
     remarks of the data set are issued as warnings. `root` is the folder of data files. None means the usual folder.
@@ -695,7 +695,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     """Returns a data set from the store. If the store lacks the data set, loads and stores it first.
 
-    `key` tells data sets of the same name apart: their options, and the times at which their files changed.
+    `key` distinguishes data sets of the same name. It has the options, and the times at which files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"

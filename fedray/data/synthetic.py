@@ -1,4 +1,4 @@
-"""Draws small data sets of papers (*toys*) and populations of clients at random, and joins data sets to one."""
+"""Draws the small data sets of papers (*toys*) and the samples of generated clients. Joins data sets to one."""
 
 import math
 from collections.abc import Sequence
@@ -195,7 +195,7 @@ class GeneratedShards:
         self._held: dict[int, IntArray] = {}  # world -> index of each client's first withheld sample
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training and withheld samples of each client, `[J]`."""
+        """Returns how many samples the client of each of J jobs has, with the withheld samples, `[J]`."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -236,7 +236,7 @@ class GeneratedShards:
         return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
 
     def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
-        """Draws n labels for each client, and the random bits that choose the noise of each sample, `[J, n]` each."""
+        """Draws n labels for each of J jobs, and the random bits that choose each sample's noise, `[J, n]` each."""
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
         words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits

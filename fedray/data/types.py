@@ -97,7 +97,10 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Returns the median of range / training range over columns that vary. It is 1 if fewer than two columns vary."""
+    """Returns by how much the range of the columns is larger than in training, as the median of their ratios.
+
+    Only columns that vary count. The result is 1 if fewer than two columns vary.
+    """
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
     return float(np.median(width[vary] / whole[vary])) if vary.sum() > 1 else 1.0
@@ -180,7 +183,10 @@ def add_back(x: Array, origin: Float64 | None) -> Array:
 
 
 def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
-    """Subtracts the constants, and converts the inputs to type `kind`. A mapped file is converted piece by piece."""
+    """Subtracts the constants, and converts the inputs to the data type `kind`.
+
+    A mapped file is converted in pieces.
+    """
     if x.dtype == kind and origin is None:
         return x
 
@@ -366,7 +372,7 @@ class Dataset(NamedTuple):
 
     @property
     def scaling(self) -> Moments:
-        """The values subtracted from inputs, and the values by which inputs are then divided, `[F, *s]` each."""
+        """The values to subtract from inputs, and the values by which to divide then, `[F, *s]` each for F folds."""
         if self.unit is None and self.standardized:
             return self.shift, self.scale
         return 0 * self.shift, 0 * self.scale + np.float32(self.unit or 1)
@@ -463,7 +469,7 @@ def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, 
 
 
 def _as_columns(split: Split) -> Split:
-    """Returns the same samples with their targets as an array `[n, q]` of float32."""
+    """Returns the samples with their q targets as an array `[n, q]` of float32."""
     y = split.y[:, None] if split.y.ndim == 1 else split.y
     return split._replace(y=arrays.as_float32(y.astype(np.float32) if y.dtype.kind in "iub" else y))
 

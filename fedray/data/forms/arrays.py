@@ -85,7 +85,7 @@ MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def list_classes(thing: Any) -> set[str]:
-    """Returns `PACKAGE.NAME` of an object's class and of all base classes, without importing any package.
+    """Lists an object's class and all its base classes as `PACKAGE.NAME`. Imports no package.
 
     Example:
         >>> "numpy.ndarray" in list_classes(np.zeros(2))
@@ -258,7 +258,7 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns whether the function `wrong` is true for some value of each sample, `[n]` bool.
+    """Returns for each of n samples whether `wrong` is true for one of its values, `[n]` bool.
 
     If the array is not of a floating-point type, all entries are False.
     """
@@ -334,7 +334,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         train: Labels of the training samples, `[n]` or `[n, q]`, of any type. No label may be missing.
         test: Labels of the test samples, in the same form. None means that there are no test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        names: Names of the C classes. If it is not empty, integer labels must be 0 to C - 1, or 1 to C.
+        names: Names of the C classes. If there are names, integer labels must be 0 to C - 1, or 1 to C.
 
     Raises:
         BadInput: The values cannot be labels. The message is one line with a remedy.
@@ -387,10 +387,12 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
-    """Converts labels that are texts of numbers to targets, if the task is a regression or a number has a point.
+    """Converts labels that are numbers written as text to targets.
+
+    It does so if the task is a regression or a number has a decimal point. Otherwise the labels stay text.
 
     Returns:
-        The parts, and whether the user should get a remark about the conversion.
+        The labels of each part, and whether the user should get a remark about the conversion.
     """
     if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
         return parts, False
@@ -435,7 +437,7 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if the user may mean targets as classes, because they are integers that repeat. Else returns ().
+    """Returns a remark if targets look like classes, because they are integers that repeat. Otherwise returns ().
 
     Args:
         values: The targets of a regression, `[n]` or `[n, q]`. There is a remark only for floating-point arrays.
@@ -463,7 +465,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if the user may mean labels as targets, because many numbers are different. Else returns ().
+    """Returns a remark if integer labels look like targets, because many different ones occur. Otherwise returns ().
 
     `task` is `auto`, `classification` or `regression`, as the user wrote it.
     """
@@ -499,7 +501,7 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
 
 
 def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str, ...]) -> Numbered:
-    """Converts labels to classes if the names of the classes are known.
+    """Converts labels to classes by the given names of the classes.
 
     Text must be one of the names, and integers must begin at 0 or 1.
     """
@@ -578,10 +580,10 @@ TOLD = {  # the remark about each kind of column that `_find_column_kind` return
 def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
     """Returns the names of the input columns, and remarks. All columns except targets and group may be inputs.
 
-    `key` is the option of `data` by which the user names the inputs, for messages.
+    Messages mention `key`, the option of `data` by which the user names the inputs.
 
     Raises:
-        BadInput: No column can be an input. The message says how to make an input.
+        BadInput: No column can be an input. The message says how to change that.
 
     Example:
         >>> import pandas as pd
@@ -610,10 +612,10 @@ def is_category(column: Any) -> bool:
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
     """Checks that an input column that the user names holds numbers, booleans or text.
 
-    `key` is the option of `data` by which the user names the column, for messages.
+    Messages mention `key`, the option of `data` by which the user names the column.
 
     Returns:
-        A remark if the column is text and hardly any value occurs twice. Otherwise an empty tuple.
+        A remark if the column is text in which hardly any value occurs twice. Otherwise an empty tuple.
 
     Raises:
         BadInput: The column cannot be an input. The message says how to convert the column.
@@ -639,7 +641,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
     """Refuses a column in which at least half of the values, but not all, are numbers.
 
     Raises:
-        BadInput: The column has such values. The message has the first value that is no number.
+        BadInput: The column mixes numbers and other values. The message has the first value that is no number.
     """
     import pandas as pd
 
@@ -659,7 +661,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns the kind that a column would have as an input: `number`, or a key of `TOLD`."""
+    """Returns what a column would be as an input: `number`, or a key of `TOLD`, which has remarks for the user."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"
@@ -680,5 +682,5 @@ def _find_column_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Returns whether a text column has too many different values to be a category, or too few rows for each value."""
+    """Returns whether a text column is no category, because it has too many values or too few rows for each value."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

@@ -115,15 +115,15 @@ ASKED_AGAIN = 8  # so many first items are fetched twice, to notice random trans
 
 
 def is_torch_set(thing: Any) -> bool:
-    """Returns whether an object is a data set of torch, of any style."""
+    """Returns whether an object is a data set of torch, map-style or iterable."""
     return bool(list_classes(thing) & {"torch.Dataset", "torch.IterableDataset"})
 
 
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     """Reads the samples of a map-style data set.
 
-    If the data set has an attribute `classes`, the names of the classes are read, too. The data set has a length, and
-    `dataset[i]` is a pair of an input and a label.
+    A map-style data set has a length, and `dataset[i]` is a pair of an input and a label. If it has an attribute
+    `classes`, these are the names of the classes.
 
     Raises:
         BadInput: The data set is not map-style, or its items are not pairs.
@@ -174,14 +174,14 @@ def _is_picture(value: Any) -> bool:
 
 
 def _as_input(value: Any, i: int) -> Array:
-    """Returns the input of item i as an array."""
+    """Returns the input of item number i of a data set as an array."""
     return np.asarray(value) if np.isscalar(value) else as_array(value, f"the input of item {i}")
 
 
 def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
     """Warns if a transform of the data set is random. To notice this, fetches the first items a second time.
 
-    fedray fetches the items before training, so a random transform would not draw anew in each epoch.
+    fedray fetches each item once, before training, so a random transform would not draw anew in each epoch.
     """
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
@@ -198,7 +198,7 @@ def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> No
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
-    """Moves the waiting inputs to the spool. `last` is the index of the last item, for messages."""
+    """Adds the inputs in the list `waiting` to the spool, and empties the list. Messages mention `last`."""
     if not waiting:
         return
     try:
@@ -308,7 +308,7 @@ def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
 
 
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
-    """Refuses clients without samples, which would be missing in the data set.
+    """Refuses clients that have no samples, because the data set would not contain them.
 
     Raises:
         BadInput: A client has no samples, although other clients have samples. The message names the first such client.
@@ -422,7 +422,7 @@ def holds_users(thing: Any) -> bool:
 
 
 def read_users(thing: Any, reading: ReadOptions) -> Dataset:
-    """Reads an object for which `holds_users` is True."""
+    """Reads samples in LEAF's JSON, given in any form that `holds_users` accepts."""
     if isinstance(thing, Path):
         return read_leaf_files(thing, reading)
     train, test = thing if is_pair(thing) else (thing, reading.test)
@@ -432,7 +432,7 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """Reads the users of some files, in order. Returns the name and the samples of each user."""
+    """Reads LEAF's files in the given order. Returns the name and the samples of each user."""
     found: dict[str, RawRows] = {}
     for data in files:
         if not layout.is_leaf(data):

@@ -189,7 +189,10 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """Returns the raw samples of a split with the inputs `x`. `clients` is the group column of the training split."""
+    """Returns the samples of a split, whose inputs `x` are already read.
+
+    `clients` is the training split's group column.
+    """
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
         y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
@@ -301,13 +304,13 @@ def is_saved(thing: Any) -> bool:
 
 
 def _find_cache() -> Path:
-    """Returns the cache folder of the package `datasets`, without the slow import of that package."""
+    """Returns the cache folder of the package `datasets`. Does not import the package, which would be slow."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets").expanduser()
 
 
 def open_hub(path: str | None, config: str | None = None, *, download: bool = False) -> Any:
-    """Opens a data set from disk or from the cache."""
+    """Opens a Hugging Face data set that is on disk or in the cache."""
     files = None if download else find_hf_files(None, path, config)
     try:
         import datasets
@@ -338,7 +341,7 @@ def open_hub(path: str | None, config: str | None = None, *, download: bool = Fa
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Keeps the package `datasets` off the network while the block runs, if `wanted` is True."""
+    """Keeps the package `datasets` off the network during a `with` block, if `wanted` is True."""
     modules: list[Any] = [sys.modules[name] for name in ("datasets.config", "huggingface_hub.constants")]
     before = [getattr(module, "HF_HUB_OFFLINE", False) for module in modules]
     try:

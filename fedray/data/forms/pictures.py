@@ -1,4 +1,4 @@
-"""Reads pictures, and folders with a folder of pictures for each class, for each part and for each client.
+"""Reads pictures, which lie in a folder for each class. These folders may lie in folders of parts or clients.
 
 The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray,
 color and transparency of 8 bits become bytes. Gray of more bits becomes integers, and floating-point pixels become
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
     Attributes:
         pixels: Pixel values, `[C, H, W]` uint8, int32 or float32. C is 1 (gray), 3 (color), or 4 (color and
             transparency).
-        levels: Kind of the values, which is `BYTES`, `WHOLE` or `REAL`.
+        levels: Kind of the values: `BYTES`, `WHOLE` (integers of more bits) or `REAL` (floating-point numbers).
     """
 
     pixels: Array

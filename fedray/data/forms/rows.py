@@ -40,9 +40,9 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
     """Converts texts to tokens `[n, L]` int32. Longer texts are cut, and shorter texts are filled with zeros.
 
     Args:
-        texts: The texts, in pieces. Other values are converted to text.
-        tokenizer: A function from a text to its tokens, a tokenizer of `tokenizers` or `transformers`, or the file or
-            name of such a tokenizer.
+        texts: The texts, in lists of several texts. Other values are converted to text.
+        tokenizer: A function that takes a text and returns its tokens, a tokenizer of `tokenizers` or `transformers`,
+            or the file or name of such a tokenizer.
         length: Number of tokens, L. None means the length of the longest text, at most 256.
 
     Raises:
@@ -76,7 +76,7 @@ def is_missing(value: Any) -> bool:
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
-    """Returns the function of a tokenizer that converts several texts to lists of tokens."""
+    """Returns a function that takes several texts and returns a list of tokens for each."""
     if tokenizer is None:
         raise BadInput("data: the inputs are text: give data.tokenizer, a function or the file of a tokenizer")
     if isinstance(tokenizer, str | Path):
@@ -110,7 +110,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _as_ids(found: Any) -> Sequence[int]:
-    """Returns the tokens of a text, as integers, from the result of a tokenizer."""
+    """Converts what a tokenizer returned for a text to a list of integer tokens."""
     given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
     tokens = np.asarray(given)
     if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
@@ -159,7 +159,8 @@ class RawRows(NamedTuple):
         indicators: Whether each input is a 0-1 input of a category, `[f]`. Such inputs are not standardized. None means
             that there are no such inputs.
         table: Columns of the user's table, as in `Dataset.table`.
-        origin: Constants that were already subtracted from the inputs, `[*s]`. None means that nothing was subtracted.
+        origin: Constants that were already subtracted from each input, `[*s]`, in the shape of an input. None means
+            that nothing was subtracted.
         remarks: Sentences for the user about changes made to the samples.
     """
 
@@ -185,7 +186,8 @@ def make_reading(**given: Any) -> ReadOptions:
     """Checks the options for reading, and returns them with all names of columns as text.
 
     Args:
-        given: Fields of `ReadOptions` with the values that the user wrote. `features` means `input`.
+        given: Fields of `ReadOptions` with the values that the user wrote. `features` is accepted as a second name of
+            `input`.
 
     Raises:
         BadInput: An option has a wrong value. The message names the allowed values.

@@ -119,7 +119,7 @@ def choose_columns(
             group.
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
-        key: The option of `data` by which the user names the inputs, for messages.
+        key: The option of `data` by which the user names the inputs. Messages mention it.
 
     Raises:
         BadInput: A column is missing, is both input and target, or mixes numbers and text.
@@ -183,7 +183,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     `mean` or `drop`.
 
     Raises:
-        BadInput: Values are missing although the treatment does not allow this. The message names the columns.
+        BadInput: Values are missing, and `missing` does not allow this. The message names the columns.
     """
     require_columns(frame, columns.used, key)
     out, found = np.zeros(len(frame), dtype=bool), []
@@ -291,7 +291,7 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
 
 
 def _number_values(column: Any, values: list[str]) -> Array:
-    """Returns the index in `values` of each row's value, `[n]`. An unknown value gets -1."""
+    """Returns for each of n rows the position of its value in `values`, `[n]`. An unknown value gets -1."""
     import pandas as pd
 
     text = column.astype(object).where(column.notna(), GAP).map(str)
@@ -344,7 +344,7 @@ def as_frame(thing: Any) -> Any:
 def read_frame(file: Path, key: str = "path") -> Any:
     """Reads a CSV, Parquet or Feather file as a pandas table. The ending of the file name tells the format.
 
-    `key` is the key of `data` by which the user names the file, for messages.
+    Messages mention `key`, the key of `data` by which the user names the file.
 
     Raises:
         BadInput: The file has a different format, or is damaged.
@@ -379,7 +379,7 @@ def read_frame(file: Path, key: str = "path") -> Any:
 
 
 def find_table_file(_root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:
-    """Returns the path of the user's file or folder. `key` is the option that names the path, for messages."""
+    """Returns the path of the user's file or folder. Messages mention `key`, the option that names the path."""
     kind = "file or folder" if key == "path" else "file"
     return find_path(f"data.{key}", path, kind, "the path of a .parquet or .csv file")
 
@@ -458,7 +458,7 @@ def _read_part(
 ) -> RawRows:
     """Converts a table to raw samples. Leaves out the rows that `find_row_gaps` finds.
 
-    `first` has the raw samples of the training table if this is the table of the test samples.
+    If the table holds the test samples, `first` has the raw samples of the training table.
     """
     gaps = find_row_gaps(frame, columns, reading.missing, key)
     rows = np.flatnonzero(~gaps)
@@ -499,7 +499,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns columns, as text, that partitions can use. The inputs of a large table are not among them."""
+    """Returns, as text, the columns by which partitions can deal samples. Leaves out the inputs of a large table."""
     names = list(frame)
     small = len(names) * len(frame) <= MOST_KEPT
     kept = {}
