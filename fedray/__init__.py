@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the object with a public name. Its module, which mostly needs torch, is imported only now."""
+    """Returns the public object with a name.
+
+    Its module is imported only now, because most modules import torch.
+    """
     if name in ("BadInput", "FedrayError"):
         from fedray.core import errors
 

@@ -1,4 +1,7 @@
-"""Runs the command `fedray`, also as `python -m fedray`. Signal handlers are set before large modules are imported."""
+"""Runs the command `fedray`, or `python -m fedray`.
+
+Signal handlers are set before large modules are imported.
+"""
 
 import atexit
 import signal

@@ -1,7 +1,7 @@
-"""Warns before and after a run of settings whose effect the user may not expect. No warning stops a run.
+"""Warns of settings whose effect on a run the user may not expect. No warning stops a run.
 
-A rule is a function that takes a scenario and its study (the objects that a run is made of). It yields findings with
-their remedies.
+A rule is a function that takes a scenario and its study (the objects that a run is made of). It yields pairs of a
+finding and its remedy.
 """
 
 import math
@@ -54,7 +54,10 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
-    """Warns if scores on test samples choose the last or best round. Says so if withheld samples choose it instead."""
+    """Warns if scores on test samples decide which round is the last or the best.
+
+    If withheld samples decide it, it says so.
+    """
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
             continue
@@ -80,7 +83,7 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
     """Warns if test samples have classes that no client has.
 
-    Only the first world with such classes is reported. Generated clients are not checked.
+    The warning names the classes of one seed and fold only. Clients whose data are generated are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:
@@ -141,7 +144,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """Warns if predictions depend on the other samples of a batch, or if the engine for a network is slow."""
+    """Warns of a network that mixes the samples of a batch in its predictions, and of a network that is trained slowly."""
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
@@ -155,7 +158,10 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
-    """Warns if no client of a tier ever takes part, because a round has too few participants for the tier."""
+    """Warns if no client of a tier ever takes part.
+
+    A tier is a group of clients. A round may have too few participants for it.
+    """
     if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
@@ -171,8 +177,8 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client will train some of the models.
 
-    This is known beforehand only if the schedule does not depend on the state. A user's own schedules and methods are
-    not checked.
+    This can be computed before the run only if the schedule does not depend on the training. A user's own schedules and
+    methods are not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -193,12 +199,12 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 def count_untrained(study: Study, rounds: int) -> IntArray:
     """Returns for each world the number of models that no client with training samples ever trains, `[worlds]`.
 
-    A world is one seed of one fold. Only the first `MOST_ROUNDS` rounds are planned. If more rounds follow, and some
-    model is not trained by then, all counts are 0, because the result is unknown.
+    A world is one seed of one fold. Only the first `MOST_ROUNDS` rounds are looked at. If a model is not trained in
+    them, and more rounds follow, the result is unknown and all counts are 0.
 
     Args:
-        study: a study whose schedule does not depend on the state.
-        rounds: the number of rounds of the study.
+        study: the objects of a run whose schedule does not depend on the training.
+        rounds: the number of rounds of the run.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -236,7 +242,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULES) -> None:
-    """Warns of all findings of the rules for a scenario and its study, in the order of the rules."""
+    """Applies the rules to a scenario and its study (the objects of the run), and warns of each finding."""
     for rule in rules:
         for text, remedy in rule(scenario, study):
             warn_user(f"{text}: {remedy}" if remedy else text)
@@ -247,7 +253,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 def warn_of_failures(watch: "Watch") -> "Watch":
-    """Returns a function that calls `watch` with each snapshot of a run, and warns once when jobs have failed.
+    """Returns a function that takes a snapshot of a run, passes it to `watch`, and warns once when jobs have failed.
 
     Example:
         >>> seen = []
@@ -273,7 +279,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that no client trained, and of scores that have no mean in the last evaluation.
+    """Warns of models that no client trained, and of scores of the last evaluation that have no mean.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

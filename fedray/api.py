@@ -68,7 +68,8 @@ def load(
         callbacks: your callbacks.
         modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
             first.
-        best: whether the models are those of the best round (`checkpoint.best`) instead of the newest checkpoint.
+        best: whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
+            read.
 
     Raises:
         BadInput: `path` is no run directory, or a module cannot be imported.
@@ -81,7 +82,7 @@ def load(
 
 
 def _pick_objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that are a user's Python objects."""
+    """Picks the arguments that hold a user's Python objects, such as `data` or `model`."""
     return {name: arguments[name] for name in OBJECTS if name in arguments}
 
 
@@ -117,19 +118,20 @@ def run(
         model: a function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
         method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
             mapping replaces the key `method`.
-        partition: a function (labels, clients, generator, options) that returns the samples of each client, or a
-            partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
-        selection: a function (known, number, generator, options) that chooses participants. A name or a mapping
-            replaces the key `participation.selection`.
-        schedule: a function (models, rows) that makes an assignment of models to participants. A name or a mapping
-            replaces the key `schedule`.
+        partition: a function that takes (labels, clients, generator, options) and returns the samples of each client.
+            It may also be a partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
+        selection: a function that takes (known, number, generator, options) and chooses participants. A name or a
+            mapping replaces the key `participation.selection`.
+        schedule: a function that takes (models, rows) and makes an assignment of models to participants. A name or a
+            mapping replaces the key `schedule`.
         loss: a loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
         optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: a function of one input or of a batch that changes the samples of each batch. It may also be a name, or
-            a list of functions and names.
-        metrics: your own metrics, besides those of fedray: a dict from names to functions, or a list of functions.
-        callbacks: a function (round, scores, models), or a list of such functions. They are called after each round. A
-            callback that returns True ends the run.
+        augment: a function that takes one input or a batch, and returns it changed. It may also be a name, or a list of
+            functions and names.
+        metrics: your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
+            function for each name.
+        callbacks: a function that takes (round, scores, models), or a list of such functions. They are called after
+            each round. If a callback returns True, the run ends.
         address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: the resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
@@ -156,7 +158,8 @@ def _read_arguments(
     """Reads the arguments of `run`.
 
     Returns:
-        A function that takes further overrides and returns the scenario, and the user's objects.
+        A pair. The first is a function that takes further keys and returns the scenario. The second has the user's
+        objects.
     """
     for name in overrides:
         if (top := name.replace("__", ".").partition(".")[0]) not in section_fields(""):
@@ -178,7 +181,7 @@ def _read_arguments(
 def trainable(
     scenario: Mapping[str, Any] | str | Path, *, actors: int = 0, modules: Sequence[str] = (), **given: Any
 ) -> Any:
-    """Returns a trainable for `ray.tune.Tuner`: a function that runs a scenario with the values of a trial.
+    """Returns a function for `ray.tune.Tuner` that runs a scenario with the values of a trial.
 
     The keys of a trial's `config` replace those of the scenario. They are nested or written with dots (`{"local.lr":
     0.1}`). After every evaluated round, but not before training, the trial reports `round`, the scores of the held-out
@@ -246,7 +249,7 @@ def resume(
         wait_for: the resources that the cluster must have before the run continues.
         rounds: the new total number of rounds, even if the run has finished. None keeps the number of the scenario.
         progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
-        overrides: not allowed. Every further keyword raises `BadInput`, because only `rounds` may change.
+        overrides: not allowed. Any other keyword raises `BadInput`, because of the scenario only `rounds` may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the

@@ -1,4 +1,4 @@
-"""Starts and ends the process of a command: signals, child processes, output streams, and warnings as plain lines."""
+"""Handles signals, child processes, output streams and warnings of the process that runs a command."""
 
 import atexit
 import ctypes
@@ -33,16 +33,19 @@ SHOW_CURSOR = "\x1b[?25h"  # a live display hides the cursor
 
 
 def list_signals() -> list[signal.Signals]:
-    """Returns the signals that end a command: INT, TERM, and HUP unless this process ignores HUP (`nohup`)."""
+    """Returns the signals that end a command.
+
+    They are INT, TERM and HUP. HUP is left out if this process ignores it (`nohup`).
+    """
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 class Ending:
-    """What this process prints and does when a signal ends it.
+    """Holds what this process prints and does when a signal ends it.
 
     Attributes:
-        hooks: Functions that are called in reverse order before the process ends. Each stops something that the process
-            has started, and must be quick.
+        hooks: Functions that stop what the process has started. They are called before the process ends, the last one
+            first, and must be quick.
     """
 
     def __init__(self) -> None:
@@ -65,9 +68,9 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 
 
 def current_ending() -> Ending:
-    """Returns the `Ending` of the command that runs in this process.
+    """Returns the `Ending` of the command that this process runs.
 
-    If fedray is used as a library, a new `Ending` without any effect is returned.
+    If fedray is used as a library, the `Ending` is new, and nothing reads it.
     """
     return _CURRENT.get() or Ending()
 
@@ -79,9 +82,10 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Makes INT, TERM and HUP end the process with one printed line while the block runs.
+    """Makes the signals INT, TERM and HUP print one line and end the process while the block runs.
 
-    Outside the main thread nothing changes, because Python handles signals only there.
+    In other threads than the main thread the block changes nothing, because Python handles signals only in the main
+    thread.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -140,8 +144,8 @@ def _take_signals(reader: int, ending: Ending, over: threading.Event) -> None:
 def end_process(number: int, ending: Ending) -> None:
     """Ends this process because of a signal.
 
-    Prints one line that names the signal and says how to continue, and calls the hooks. The exit status is 128 + the
-    number of the signal.
+    Prints one line that names the signal and says how to continue. Calls the hooks of `ending`. The exit status is 128
+    plus the number of the signal.
     """
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
@@ -249,7 +253,7 @@ NOTE = "fedray: note: "  # the beginning of each such line
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Prints each `FedrayWarning` of the block once, as one line, by `say`. Other warnings keep Python's format.
+    """Gives each `FedrayWarning` of the block to `say` once, as one line. Other warnings keep Python's format.
 
     Example:
         >>> import warnings
@@ -264,7 +268,10 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Prints warnings as `show_notes` does until the process ends. It is for processes that only run fedray."""
+    """From now on, prints all warnings of this process in the way of `show_notes`.
+
+    It is for processes that only run fedray.
+    """
     said: set[str] = set()
     usual = warnings.showwarning
 
@@ -287,9 +294,9 @@ _TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their
 
 @contextmanager
 def import_quickly() -> Iterator[None]:
-    """Keeps the garbage collector from scanning the modules that the block imports, during the import and afterwards.
+    """Keeps the garbage collector from ever scanning the modules that the block imports.
 
-    Modules, classes and functions exist until the process ends. Scanning them takes 0.4 s of the import of torch.
+    Such modules stay until the process ends. Scanning them would make the import of torch 0.4 s longer.
 
     Example:
         >>> with import_quickly():
@@ -310,16 +317,16 @@ def import_quickly() -> Iterator[None]:
 
 
 def leave_untidy(library: str) -> None:
-    """Lets `exit_quickly` skip the tear-down of a loaded library that has no work left to finish."""
+    """Tells `exit_quickly` that a library has no work left, so that the process may end without tearing it down."""
     if library in _TIDY:
         _TIDY.remove(library)
 
 
 def exit_quickly(status: int) -> None:
-    """Calls the functions registered with `atexit`, and ends the process with `status`, without Python's tear-down.
+    """Ends the process with `status`. Functions of `atexit` are called, but Python's tear-down is skipped.
 
-    The tear-down of torch takes 0.7 s. The function does nothing if Ray, a logger of runs, or a thread that Python
-    would wait for may still be at work.
+    The tear-down of torch would take 0.7 s. Nothing happens, and the process goes on, if Ray, a logger of runs, or a
+    thread that Python would wait for may still be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
@@ -338,9 +345,9 @@ def exit_quickly(status: int) -> None:
 
 
 class _Tolerant:
-    """Wraps a text stream, and drops text that cannot be written.
+    """Wraps a text stream, and drops text that the stream cannot write.
 
-    All other attributes are the attributes of the stream.
+    All other attributes are those of the stream.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -361,7 +368,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text that cannot be written to stderr while the block runs, for example if the reading process has ended.
+    """While the block runs, drops text that stderr cannot write, for example because the reading process has ended.
 
     Example:
         >>> reader, writer = os.pipe()
@@ -378,7 +385,7 @@ def tolerate_stderr() -> Iterator[None]:
 def silence(stream: Any) -> None:
     """Discards the output of a stream from now on.
 
-    Otherwise Python would fail again when it flushes the stream at the end of the process.
+    Otherwise Python would fail when it flushes the stream at the end of the process.
     """
     with suppress(OSError):  # the stream has no file descriptor of this process
         nowhere = os.open(os.devnull, os.O_WRONLY)
