@@ -144,7 +144,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """Warns of a network that mixes the samples of a batch in its predictions, and of a network that is trained slowly."""
+    """Warns of a network whose predictions mix the samples of a batch, and of a network that trains slowly."""
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (

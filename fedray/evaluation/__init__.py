@@ -1,1 +1,1 @@
-"""Computes scores of new clients, known clients and stacks, and the data of the report's pictures."""
+"""Scores the models of a run for its clients and for new clients, and computes the data of the report's pictures."""

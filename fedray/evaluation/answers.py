@@ -1,8 +1,8 @@
 """Predicts with the models of a run, weighs the models for each client, and scores single clients.
 
-A *known client* is a client of the run. A *new client* has never taken part in the run. A *world* is one seed of one
-fold of the data, and a *study* is everything that a run needs except a runtime. A *personal pass* is a local training
-whose models stay at the client and predict for it.
+A *new client* has never taken part in the run. A *world* is one seed of one fold of the data, and a *study* is
+everything that a run needs except a runtime. A *personal pass* is a training at a client whose models stay there and
+predict for this client.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,18 +27,19 @@ from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join
 
 
 class Measured(NamedTuple):
-    """The results that a runtime computed for one evaluation. A field that is not needed is empty.
+    """What a runtime computed for one evaluation. A field that the evaluation does not need is empty.
 
     Attributes:
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
         test: Raw outputs of these models on the test samples.
         held_out: Raw outputs of these models on the held-out samples.
-        weights: World -> the known clients' weights over these models, `[N, K]`. It is empty if all clients predict in
-            the same way.
-        own: (world, client) -> accuracies or RMSEs of a known client with its own models, `[2, P]`, as in
+        weights: For each world, the clients' weights over these models, `[N, K]`. The dict is empty if all clients
+            predict in the same way.
+        own: For each (world, client), the accuracies or RMSEs of the client with its own models, `[2, P]`, as in
             `ask_own_scores`.
-        residual: World -> variance of the standardized target's residuals on training samples, for regression.
-        ood: Raw outputs of these models on the out-of-distribution inputs.
+        residual: For each world, the variance of the residuals on training samples, for the standardized target. The
+            dict is empty for classification.
+        ood: Raw outputs of these models for the out-of-distribution inputs.
     """
 
     answer: Answer
@@ -51,21 +52,22 @@ class Measured(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The known clients' weights over the models that predict.
+# The clients' weights over the models that predict.
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (FE eqs. 3-4).
 
-    If the temperature gamma (`predict.gamma`) is infinite or None, a client has the weights of its tier, or common
-    weights if tiers have no weights. If gamma is finite, the weights follow from the losses of the models of its tier,
-    or of all models if tiers have no weights.
+    The weights depend on the temperature gamma (`predict.gamma`). If it is infinite or None, a client has the weights
+    of its tier, or the common weights if tiers have no weights. If gamma is finite, the weights follow from the losses
+    at the client. Then a client of a tier with weights uses only the models of this tier. If gamma is finite, the
+    weights follow from the losses of the models of its tier, or of all models if tiers have no weights.
 
     Args:
-        study: The trained study.
-        answer: The models that predict.
-        world: Index of the world.
-        losses: Loss of each model at each client, `[A, n]`, including models that do not predict.
+        study: The trained study (the objects of the run).
+        answer: The models that predict, and their weights.
+        world: Index of the world (one seed of one fold).
+        losses: Loss of each of the A models at each client, `[A, n]`. Models that do not predict are included.
         client: Ids of the clients, `[n]`.
 
     Returns:
@@ -81,7 +83,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns the weights of `weigh_models` if tiers have weights."""
+    """Returns the same as `weigh_models`, for tiers with weights of their own."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -93,7 +95,7 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the K models that predict, `[n, K]`, if model i belongs to client i.
+    """Returns each client's weights over the K models that predict, `[n, K]`. Model i belongs to client i.
 
     The client's own model has all the weight. If this model does not predict, the client has the common weights.
 
@@ -111,7 +113,7 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores of single known clients.
+# Scores of single clients of the run.
 
 
 class WeightedRows(NamedTuple):
@@ -126,10 +128,12 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of values `[..., n]` of these samples, `[...]`. Without samples it is NaN.
+        """Returns the weighted mean of the values `[..., n]` of these samples, `[...]`.
 
-        If all weights are equal, it is the plain mean, so that the mean of ones is exactly 1. The sum of 13 weights of
-        1 / 13 is less than 1, because of rounding.
+        If there are no samples, the mean is NaN.
+
+        Equal weights give the plain mean, so that the mean of ones is exactly 1. A sum of 13 weights of 1 / 13 would be
+        less than 1, because of rounding.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -143,19 +147,20 @@ class WeightedRows(NamedTuple):
         return np.asarray((given * self.weight).sum(axis=-1) / self.weight.sum())
 
 
-BLOCK_NUMBERS = 1 << 22  # numbers of a block of clients whose predictions are in memory at once
-RowsOfClient = Callable[[int], WeightedRows]  # client -> the samples on which it is scored
+BLOCK_NUMBERS = 1 << 22  # so many numbers are in memory at once, for the predictions of a block of clients
+RowsOfClient = Callable[[int], WeightedRows]  # from a client to the samples on which it is scored
 
 
 def count_known(study: Study) -> int:
-    """Returns the number of clients, from client 0 on, that are scored individually."""
+    """Returns how many clients are scored individually. They are the first clients of the run."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
 def pick_recorded_clients(study: Study) -> IntArray:
-    """Returns the ids of the known clients whose scores are recorded, `[n]`.
+    """Returns the ids of the clients of the run whose scores are recorded, `[n]`.
 
-    These are all known clients, or evenly spaced clients if `evaluate.clients` is lower than their number.
+    If `evaluate.clients` is lower than the number of clients, these are evenly spaced clients. Otherwise all clients
+    are recorded.
     """
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
@@ -163,23 +168,23 @@ def pick_recorded_clients(study: Study) -> IntArray:
 
 
 def weigh_equally(rows: IntArray) -> WeightedRows:
-    """Returns some samples with equal weights."""
+    """Gives the same weight to each of the samples `rows`."""
     return WeightedRows(rows, np.full(len(rows), 1.0 / max(1, len(rows))))
 
 
 def share_labels(study: Study, world: int) -> FloatArray:
-    """Returns the share of each class among each known client's training samples, `[N, C]`."""
+    """Returns the shares of the C classes among the training samples of each of the N clients, `[N, C]`."""
     counts = study.shards.label_counts(world)[:EVALUATED_CLIENTS].astype(np.float64)
     return np.asarray(counts / np.maximum(counts.sum(1, keepdims=True), 1.0))
 
 
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function: client -> the test samples on which the client is scored.
+    """Returns a function that takes a client and returns the test samples on which the client is scored.
 
-    A client with its own test samples is scored on these. Any other client is scored on the test samples of its
-    classes, weighted by the client's label shares. So the score is the expected score for samples with these shares. In
-    a regression all test samples count. If groups of clients have changed copies of the data (`fedray.data.deal`), only
-    the copy of the client's group counts.
+    A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
+    classes. Their weights give each class the share that it has among the client's training samples. In a regression
+    all common test samples count. If groups of clients have changed copies of the test samples, only the copy of the
+    client's group counts.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -201,7 +206,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
-    """Returns a function: client -> its held-out samples, with equal weights."""
+    """Returns a function that takes a client and returns its held-out samples, with equal weights."""
     nothing = np.empty(0, np.int64)
     return lambda client: weigh_equally(study.shards.client_holdout(world, client) if study.hold_out else nothing)
 
@@ -210,8 +215,8 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """Returns the predictions of each model in the form that an ensemble averages.
 
     Returns:
-        For classification these are votes `[K, n, C]`: probabilities or raw outputs (`predict.average`). For regression
-        these are predicted targets in their original unit, `[K, n, q]`.
+        For classification these are the votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`).
+        For regression these are predicted targets in their original unit, `[K, n, q]`.
     """
     if study.classes:
         return classification.member_votes(outputs.numpy(), study.evaluation.average)
@@ -219,10 +224,12 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns for each sample whether the predicted class is right (1 or 0), or the mean squared error, `[..., n]`.
+    """Returns 1 for each sample whose predicted class is right, else 0, `[..., n]`.
+
+    In a regression, returns the squared error of each sample, averaged over its targets.
 
     Args:
-        study: The trained study.
+        study: The trained study (the objects of the run).
         answers: Weighted votes `[..., n, C]`, or predicted targets `[..., n, q]`.
         y: True classes `[n]`, or true targets `[n, q]`.
     """
@@ -234,31 +241,38 @@ def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) ->
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
-    """Returns a function: client -> the samples of a split on which the client is scored."""
+    """Returns a function that takes a client and returns the samples of a split on which the client is scored."""
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
-Value = Callable[[int, IntArray | None], FloatArray]  # (client, samples of a split, None for all) -> values `[..., n]`
+Value = Callable[[int, IntArray | None], FloatArray]  # (client, samples of a split or None for all) -> values `[..., n]`
 Group = Callable[[int], int | None]  # client -> key of its group, whose clients get the same predictions, or None
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a `Group` function. Without weights all clients are one group. With weights no client is in a group."""
+    """Returns a `Group` function.
+
+    If clients have no weights of their own, all are in one group, because they predict alike. Otherwise no client is in
+    a group.
+    """
     return lambda _client: 0 if weights is None else None
 
 
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields each client's samples, and values computed from its predictions for these samples, `[..., n]`.
+    """Yields for each client its samples, and a value for each sample, `[..., n]`.
 
-    The predictions of all clients are never in memory at once, because thousands may have their own models.
+    The values are computed from the client's predictions.
+
+    The predictions of all clients are never in memory at once, because thousands of clients may have their own models.
 
     Args:
         clients: Ids of the clients, `[N]`.
-        find: A function: client -> its samples.
+        find: A function that takes a client and returns its samples.
         value: A function that computes the values of a client's samples.
-        group: A function: client -> its group. The values of a group are computed once, for all samples.
+        group: A function that takes a client and returns its group, whose clients predict alike. The values of a group
+            are computed once, for all samples.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -276,9 +290,9 @@ def value_each(
 def measure_by_class(
     shares: FloatArray, labels: IntArray, votes: NDArray[np.floating[Any]], weights: FloatArray
 ) -> FloatArray:
-    """Returns the accuracies of clients that are scored on the samples of their classes (`own_test_rows`), `[N]`.
+    """Returns the accuracies of N clients that are scored on the samples of their classes (`own_test_rows`), `[N]`.
 
-    All clients are scored together, on one class after the other.
+    For each class, all clients are scored together.
 
     Args:
         shares: Share of each class among a client's samples, `[N, C]`.
@@ -316,13 +330,13 @@ def measure_clients(
     """Returns the accuracy, or RMSE, of each client's predictions on its own samples of a split.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
-        outputs: Raw outputs, on the whole split, of the models that predict, `[K, n, C]`.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
+        outputs: Raw outputs of the models that predict, for the whole split, `[K, n, C]`.
         weights: Each client's weights over the models, `[N, K]`. Their sum over K is 1. None means that all clients
             have the common weights.
         split: The split, `test` or `hold_out`.
-        clients: Ids of the clients to score. None means all clients with weights.
+        clients: Ids of the clients to score. None means the N clients of `weights`.
         everybody: Common weights over the models, `[K]`. None means equal weights.
 
     Returns:
@@ -349,15 +363,15 @@ def measure_clients(
 
 
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
-    """Yields the scores of known clients that predict with their own models (Ditto, LG-FedAvg).
+    """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If tiers train slices of the models, the predictions of a slice are computed
-    once for all clients of the tier.
+    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, its predictions
+    are computed once for all of them.
 
     Args:
         host: The process that has the clients' private vectors.
-        state: The state with the models that the server sends to clients.
-        world: Index of the world.
+        state: The models that the server sends to clients.
+        world: Index of the world (one seed of one fold).
         client: Ids of the clients, `[c]`.
     """
     study, phase = host.study, host.study.method.phase
@@ -367,7 +381,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Returns `count_errors` of a client's P personal passes on samples of the split, `[P, n]`."""
+            """Returns `count_errors` for each of a client's P personal passes, on samples of the split, `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -393,23 +407,23 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 
 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
-    """Returns the scores of known clients that predict with their own models.
+    """Returns the scores of clients of the run that predict with their own models.
 
-    The processes with the clients' private vectors compute the scores.
+    The scores are computed where the clients' private models are, in the process that trains the client.
 
     Returns:
-        For each (world, client), accuracies or RMSEs `[2, P]` on the client's test samples and on its held-out samples,
-        for each of its P personal passes. In each pass, a client predicts with the average over its K models. Without
-        such samples a score is NaN.
+        For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
+        client's test samples, and the second row for its held-out samples. A score without samples is NaN. A personal
+        pass is a training whose K models stay at the client, which predicts with their average.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
 
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
-    """Returns a known client's own models `[K, d]`.
+    """Returns a client's own models `[K, d]`.
 
-    If there are several personal passes, these are the models of the pass with the best score on the client's held-out
-    samples.
+    A client may train its own models in several passes with different settings. Then these are the models of the pass
+    with the best score on the client's held-out samples.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -420,13 +434,14 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score on a split in its best personal pass, `[N]`.
+    """Returns the score of each client's best personal pass on a split, `[N]`.
 
     The best pass has the best score on the client's held-out samples.
 
     Args:
-        own: (world, client) -> scores of P personal passes on test samples and on held-out samples, `[2, P]`.
-        world: Index of the world.
+        own: For each (world, client), the scores of P personal passes, `[2, P]`. The first row is for test samples, and
+            the second row for held-out samples.
+        world: Index of the world (one seed of one fold).
         split: The split, `test` or `hold_out`.
         lowest: Whether the lowest score is the best, as for RMSEs.
     """
@@ -437,7 +452,7 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
-    """Returns the index of each client's best personal pass, `[N]`, from scores `[N, P]`.
+    """Returns for each client the index of its best personal pass, `[N]`, from scores on held-out samples `[N, P]`.
 
     Of equally good passes, the first is the best. NaN is the worst score.
     """
@@ -446,9 +461,9 @@ def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
-    """Returns the mean, the 10 % quantile (for RMSEs the 90 % quantile) and the worst of the clients' scores.
+    """Returns the mean, the worst, and a quantile near the worst of the clients' scores.
 
-    Clients without a score (NaN) are left out.
+    The quantile is 10 % for accuracies, and 90 % for RMSEs. Clients without a score (NaN) are left out.
 
     The names begin with `prefix`. `classes` says whether the scores are accuracies.
 
@@ -469,21 +484,22 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Values of each sample, such as its log likelihood, and their means over the samples of each known client. A client may
+# Values of each sample, such as its log likelihood, and their means over the samples of each client. A client may
 # predict with the ensemble, with its own weights over the models, or with its own models. Its own models predict in the
-# process that has the client's private vectors. Conformal sets and the scores of known clients use these functions.
+# process that has the client's private vectors. Conformal sets and the scores of clients use these functions.
 
 Own = dict[tuple[int, int], Tensor]  # (world, client) -> results of a client with its own models
 
 
 class RowAnswers(NamedTuple):
-    """The predictions of the models for some samples.
+    """What the models predict for some samples.
 
     Attributes:
-        votes: Votes of each model, which an ensemble averages, `[K, n, C]`. They are None in a regression.
+        votes: Probabilities or raw outputs of each model, which an ensemble averages, `[K, n, C]`. They are None in a
+            regression.
         members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
-        u: A uniform random number for each sample, `[n]`, for the conformal scores `aps` and `raps`.
+        u: A uniform random number for each sample, `[n]`. The conformal scores `aps` and `raps` need it.
         weights: Common weights over the models, `[K]`. None means equal weights.
     """
 
@@ -517,13 +533,13 @@ Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None],
 
 
 class Inquiry(NamedTuple):
-    """A request for values that each known client computes from its predictions for the samples of a split.
+    """Asks each client of the run for values of its predictions for the samples of a split.
 
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
-        means: Number of values of a sample if a client returns their means over its samples. 0 means that a client
-            returns the values of all its samples.
+        means: If a client returns means over its samples, the number of values whose mean it returns. 0 means that a
+            client returns the values of each sample.
         halved: Whether only every second sample of each client is used.
         score: A function that computes a client's scores from the values of its samples. None means that the client
             returns means or values.
@@ -536,12 +552,15 @@ class Inquiry(NamedTuple):
     score: Callable[[Study, WeightedRows, FloatArray], FloatArray] | None = None
 
     def rows(self, study: Study, world: int) -> RowsOfClient:
-        """Returns a function: client -> its samples for this request."""
+        """Returns a function that takes a client and returns its samples for this request."""
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields the result of each client: values of its samples, their means (NaN without samples), or its scores."""
+        """Yields each client's result, which is the values of its samples, their means, or its scores.
+
+        The means of a client without samples are NaN.
+        """
         for own, values in each:
             if self.score is not None:
                 yield self.score(study, own, values)
@@ -550,7 +569,10 @@ class Inquiry(NamedTuple):
 
 
 def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform random number for each of some samples of a split, `[n]`. All rounds get the same numbers."""
+    """Draws a uniform random number for each of the samples `rows` of a split, `[n]`.
+
+    The numbers are the same in every round.
+    """
     return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
 
 
@@ -567,11 +589,11 @@ def read_answers(
     """Returns the predictions of the models for samples of a split.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
-        outputs: Raw outputs for these samples of the models that predict, `[K, n, C]`.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
+        outputs: Raw outputs of the models that predict, for these samples, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -601,7 +623,7 @@ def join_answers(
     """Returns the joint prediction of the models for some samples.
 
     Args:
-        study: The trained study.
+        study: The trained study (the objects of the run).
         of: The predictions of each model.
         rows: Indices of the samples in `of`, `[n]`. None means all samples.
         weights: Weights of the models, `[K]`. None means the common weights.
@@ -623,7 +645,7 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns each known client's weights over the K models, `[N, K]`, or None if all clients predict alike."""
+    """Returns each client's weights over the K models, `[N, K]`, or None if all clients predict alike."""
     return None if study.parts else measured.weights.get(world)
 
 
@@ -637,16 +659,19 @@ def tell_known(
     own: Own | None,
     everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
-    """Returns the requested values of each known client, `[means]` or `[n_k]` each.
+    """Returns the requested values of each client of the run.
+
+    They are means `[means]`, or the values of the client's n_k samples, `[n_k]`.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
         of: The predictions of the models for all samples of the split.
         inquiry: The request.
         own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
-        everybody: The values of all samples with the common weights. None means that they are not computed yet.
+        everybody: The values of all samples if the models have their common weights. None means that they are not
+            computed yet.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
     if own is not None:
@@ -661,12 +686,12 @@ def tell_known(
 
 
 def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
-    """Computes the requested values of known clients with their own models, for `ask_own`.
+    """Computes the requested values of clients that predict with their own models, for `ask_own`.
 
     Args:
         host: The process that has the clients' private vectors.
-        state: The state with the models that the server sends to clients.
-        world: Index of the world.
+        state: The models that the server sends to clients.
+        world: Index of the world (one seed of one fold).
         client: Ids of the clients, `[c]`.
         inquiry: The request.
     """
@@ -685,10 +710,10 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Returns the requested values of known clients that predict with their own models.
+    """Returns the requested values of clients of the run that predict with their own models.
 
     Returns:
-        For each (world, client), the values of the client, `[means]` or `[n_k]`.
+        For each (world, client), the means `[means]`, or the values of the client's n_k samples, `[n_k]`.
     """
     return runtime.ask(Question(partial(tell_own, inquiry=inquiry), at_home=True), state)
 
@@ -698,11 +723,13 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """Returns the weights of a world's first clients, `[clients, K]`. A client without weights has NaN.
+    """Reads the weights over the K models that a world's first clients store, `[clients, K]`.
+
+    A client that stores no weights has NaN.
 
     Args:
-        private: The clients' private vectors, as in a checkpoint.
-        world: Index of the world.
+        private: The tensors that clients keep between rounds, as in a checkpoint.
+        world: Index of the world (one seed of one fold).
         clients: Number of clients.
         models: K, the number of models.
 
@@ -720,7 +747,10 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns by world the known clients' weights over the models, `[N, K]`. Clients without weights fit them."""
+    """Returns for each world the weights of N clients over the K models, `[N, K]`.
+
+    A client that stores no weights fits weights to its samples.
+    """
     number, models = min(study.clients.number, EVALUATED_CLIENTS), study.method.phase.models
     private = runtime.private((MIXTURE,))
     weights = {world: read_weights(private, world, number, models) for world in range(worlds)}
@@ -732,12 +762,12 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes the question with which clients without weights fit their weights. The answer for c clients is `[K, c]`."""
+    """Makes the request that clients fit their weights over the models. The answer of c clients is `[K, c]`."""
     return Question(fit_mixtures, clients=clients, numbers=models)
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:
-    """Fits clients' weights over a world's models with E steps, which do not change the models (FedEM).
+    """Fits clients' weights over a world's models by E steps of FedEM. The models do not change.
 
     Returns:
         The weights, `[K, c]` float64, whose sum over K is 1.

@@ -1,9 +1,9 @@
 """Makes conformal sets of predictions, and measures their coverage and size.
 
-A conformal set contains the labels or targets whose *conformal score* is at most a threshold. The threshold follows
-from the scores of the true labels of withheld samples, so that a set contains the true label with a chosen probability.
-A *world* is one seed of one fold of the data, a *study* is everything that a run needs except a runtime, and a *known
-client* is a client of the run.
+A conformal set of a sample contains the labels or targets whose *conformal score* is at most a threshold. The threshold
+follows from the scores of the true labels of withheld samples. It is chosen so that a set contains the true label with
+a given probability. A *world* is one seed of one fold of the data, and a *study* is everything that a run needs except
+a runtime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ def measure_sets(
     rule: conformal.ConformalRule,
     thresholds: FloatArray | None,
 ) -> FloatArray:
-    """Returns the conformal score of each sample's true label, `[n]`, as a `Measure` of `answers`.
+    """Returns the conformal score of each sample's true label, `[n]`.
 
-    With `thresholds`, the result is instead whether each sample's set contains the true label, and the size of the set,
-    `[2, n]`.
+    If `thresholds` are given, the result has two rows for the samples' sets, `[2, n]`. The first is 1 if the set
+    contains the true label, else 0. The second is the size of the set. The function is a `Measure` of `answers`.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -49,16 +49,16 @@ def measure_sets(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Results of known clients. Before thresholds are known, a client returns the scores of its true labels. With thresholds
+# Results of clients. Before thresholds are known, a client returns the scores of its true labels. With thresholds
 # it returns coverage and size of its sets. The metrics `hold_out_...`, which sweeps use, compute the threshold from
 # every second withheld sample of a client, and coverage and size from the other withheld samples.
 
 
 class ClientSets(NamedTuple):
-    """Coverage and size of the known clients' sets. A client without samples has NaN.
+    """Coverage and size of the conformal sets of each of N clients. A client without samples has NaN.
 
     Attributes:
-        coverage: Share of the client's samples whose set contains the true label or target, `[N]`.
+        coverage: Share of a client's samples whose set contains the true label or target, `[N]`.
         size: Mean number of labels in a set, or mean width of an interval, `[N]`.
     """
 
@@ -67,7 +67,7 @@ class ClientSets(NamedTuple):
 
 
 def list_withheld(study: Study, world: int) -> list[IntArray]:
-    """Returns the indices of each known client's samples among all withheld samples, `[n_k]` each."""
+    """Returns for each client the indices of its samples among the withheld samples of all clients, `[n_k]` each."""
     find = answers.held_out_rows(study, world)
     return [find(client).rows for client in range(answers.count_known(study))]
 
@@ -76,7 +76,7 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     """Returns the request for the conformal sets of a split's samples.
 
     Args:
-        split: `test` or `hold_out`. With thresholds, only every second sample of a client in `hold_out` counts.
+        split: `test` or `hold_out`. If thresholds are known, only every second sample of a client in `hold_out` counts.
         rule: The rule that makes conformal sets.
         thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet.
     """
@@ -92,12 +92,12 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
 
 
 class Thresholds(NamedTuple):
-    """The thresholds of one world.
+    """Thresholds of the conformal score in one world.
 
     Attributes:
         everybody: The threshold for the prediction of the ensemble.
-        known: The threshold for known clients with their own weights or models. Without such clients it equals
-            `everybody`.
+        known: The threshold for clients that predict with their own weights or models. If there are no such clients, it
+            equals `everybody`.
     """
 
     everybody: conformal.Threshold
@@ -105,11 +105,12 @@ class Thresholds(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """The thresholds that follow from the withheld samples of one world.
+    """Thresholds of the conformal score from the withheld samples of one world.
 
     Attributes:
         whole: The thresholds from all withheld samples.
-        half: The thresholds from every second withheld sample of each client, for tests on the other withheld samples.
+        half: The thresholds from every second withheld sample of each client. The other withheld samples test these
+            thresholds.
     """
 
     whole: Thresholds
@@ -126,15 +127,15 @@ def tell(
     found: Thresholds | None = None,
     own: answers.Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
-    """Returns conformal scores, or with thresholds the coverage and size of sets, for the samples of a split.
+    """Returns conformal scores for the samples of a split, or if thresholds are given, coverage and size of their sets.
 
-    The first result is the result of `measure_sets` for all samples and the common weights. The second is a list for
-    the known clients: the scores of a client's true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`.
-    The third is the true labels or targets, `[n]`.
+    The first result is that of `measure_sets` for all samples and the models' common weights. The second is a list with
+    an entry for each client. The entry has the scores of the client's true labels, `[n_k]`, or the coverage and mean
+    size of its sets, `[2]`. The third result has the true labels or targets, `[n]`.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
         split: The split, `test` or `hold_out`.
         rule: The rule that makes conformal sets.
@@ -154,11 +155,11 @@ def calibrate(
     """Computes the thresholds of a world.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
         rule: The rule that makes conformal sets.
-        own: Conformal scores of the withheld samples of clients with their own models. None means that there are no
+        own: Conformal scores of clients with their own models, for their withheld samples. None means that there are no
             such clients.
     """
     numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
@@ -175,11 +176,11 @@ def calibrate(
 def measure_all_sets(
     study: Study, runtime: Runtime, state: State, measured: answers.Measured, worlds: int
 ) -> list[tuple[dict[str, Any], ClientSets | None]]:
-    """Measures the conformal sets of each world on test and withheld samples, and the sets of each known client.
+    """Measures the conformal sets of each world on test and withheld samples, and the sets of each client of the run.
 
     Returns:
-        For each world, the metrics by name, and the coverage and size of the known clients' sets on their test samples.
-        If test samples are not scored, the second entry is None.
+        For each world, the metrics by name, and coverage and size of the clients' sets on their test samples. The
+        latter are None if test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None
@@ -210,7 +211,10 @@ def _measure_world(
     *,
     own: Mapping[str, answers.Own],
 ) -> tuple[dict[str, Any], ClientSets | None]:
-    """Measures the sets of one world. `own` has for each split the results of clients with their own models."""
+    """Measures the conformal sets of one world.
+
+    `own` has for each split the results of clients with their own models.
+    """
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested = np.concatenate([rows[1::2] for rows in withheld])
     if len(tested):
@@ -232,12 +236,12 @@ def _measure_world(
 def _summarize(
     study: Study, sets: conformal.Sets, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
-    """Returns metrics of conformal sets, and the coverage and size of each client's sets.
+    """Returns the metrics of conformal sets, and coverage and size of each client's sets.
 
     Args:
-        study: The trained study.
+        study: The trained study (the objects of the run).
         sets: Coverage and size of the ensemble's sets, `[n]` each.
-        told: Coverage and mean size of each known client's sets, `[2]` each.
+        told: Coverage and mean size of each client's sets, `[2]` each.
         y: True labels or targets of the samples of `sets`, `[n]`.
         sizes: Number of withheld samples of each client, `[N]`.
     """
@@ -263,12 +267,12 @@ def _summarize(
 
 
 def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets | None) -> ClientScores | None:
-    """Adds coverage and size of the clients' sets to the recorded scores of clients, if both exist.
+    """Adds coverage and size of the clients' conformal sets to the recorded scores of clients, if both exist.
 
     Args:
-        study: The trained study.
+        study: The trained study (the objects of the run).
         scores: Recorded scores of some clients, `[n]`. None means that no scores are recorded.
-        sets: Coverage and size of the sets of all known clients, `[N]`. None means that there are no sets.
+        sets: Coverage and size of the sets of all clients of the run, `[N]`. None means that there are no sets.
     """
     if scores is None or sets is None:
         return scores
@@ -277,5 +281,5 @@ def add_client_sets(study: Study, scores: ClientScores | None, sets: ClientSets 
 
 
 def name_size(study: Study) -> str:
-    """Returns the name of a set's size in metrics: `size` for labels, or `width` for intervals."""
+    """Returns the name that the size of a set has in metrics. It is `size` for labels, or `width` for intervals."""
     return "size" if study.classes else "width"

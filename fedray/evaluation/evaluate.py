@@ -1,7 +1,7 @@
 """Computes metrics of a run's ensemble and of each of its models (its *members*).
 
-A *known client* is a client of the run. A *new client* has never taken part in the run. A *world* is one seed of one
-fold of the data, and a *study* is everything that a run needs except a runtime.
+A *new client* has never taken part in the run. A *world* is one seed of one fold of the data, and a *study* is
+everything that a run needs except a runtime.
 
 Example:
     >>> import fedray
@@ -55,7 +55,7 @@ from fedray.simulation.stacking import score_stack
 from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Mean scores of all known clients (`evaluate.personal`) and of the clients of each tier (`evaluate.by_tier`).
+# Mean scores of all clients of the run (`evaluate.personal`) and of the clients of each tier (`evaluate.by_tier`).
 #
 # A client is scored on its own samples. It predicts with its own models, or with the common models and common weights,
 # weights of its tier, or its own weights. In the mean score of several clients, all clients count equally.
@@ -64,10 +64,11 @@ from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Stu
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns for each sample the m values from which scores are computed, `[m, n]`, as a `Measure`.
+    """Returns the m values of each sample whose means give the scores, `[m, n]`.
 
-    In a regression, a single model may predict no variance, and no noise may be added. Then the variance of the
-    residuals on training samples is used. If it is unknown, the scores that need a variance are NaN.
+    In a regression, a single model may predict no variance, and no noise may be added. Then the variance is that of the
+    residuals on training samples. If that is unknown, the scores that need a variance are NaN. The function is a
+    `Measure` of `answers`.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -84,14 +85,16 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> answers.Inquiry:
-    """Returns the request for each client's mean values (`measure_answers`) on its samples of a split."""
+    """Makes the request that each client returns its mean values of `measure_answers` over its samples of a split."""
     return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
 def ask_own_splits(
     study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
 ) -> dict[str, answers.Own]:
-    """Returns for each split the results of clients with their own models. The dict is empty without such clients.
+    """Returns for each split the results of clients with their own models.
+
+    The dict is empty if clients have no own models.
 
     `inquire` makes the request for a split. The test split is asked for only if `test` is True.
     """
@@ -102,7 +105,10 @@ def ask_own_splits(
 
 
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
-    """Returns all tiers if each tier gets scores (`evaluate.by_tier`, and several tiers), else no tiers."""
+    """Returns the tiers that get scores.
+
+    These are all tiers if `evaluate.by_tier` is set and there are several tiers. Otherwise there are none.
+    """
     tiers = study.clients.tiers
     return tiers if study.evaluation.by_tier and len(tiers) > 1 else ()
 
@@ -110,19 +116,19 @@ def list_scored_tiers(study: Study) -> Sequence[Tier]:
 def score_tiers(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], sets: ClientSets | None
 ) -> dict[str, float]:
-    """Returns the mean scores of a world's known clients, and with `by_tier` also the mean scores of each tier.
+    """Returns the mean scores of a world's clients, and if `by_tier` is set, also the mean scores of each tier.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
         own: For each split, the results of clients with their own models (`ask_own_splits`).
         sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
             sets.
 
     Returns:
-        The scores of all known clients (`personal_NAME`), the scores of each tier (`tier_TIER_NAME`), and the score of
-        the first tier minus the score of each other tier (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
+        The scores of all clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`). For each other tier there is
+        also the score of the first tier minus its score (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
         held-out samples begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
@@ -166,7 +172,7 @@ def score_tiers(
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
-    """Computes the outputs, weights and residuals for one evaluation.
+    """Computes outputs of the models, weights of the models, and residuals for one evaluation.
 
     Test samples are predicted only if `test` is True.
 
@@ -193,18 +199,18 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether known clients have different weights over the models (`predict.gamma`, or weights of tiers)."""
+    """Returns whether clients may weigh the models differently, because of `predict.gamma` or weights of tiers."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
 def find_client_weights(
     study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
 ) -> dict[int, FloatArray]:
-    """Returns by world the known clients' weights over the models that predict, `[N, K]`.
+    """Returns for each world the weights of N clients over the K models that predict, `[N, K]`.
 
-    Clients store the weights (FedEM), or tiers have weights, or the weights follow from the losses on the clients'
-    samples. If client i predicts with model i, model i has all of its weight. If model i does not predict, the client
-    has the common weights.
+    The clients store the weights (FedEM), or they have the weights of their tiers, or the weights follow from the
+    losses on the clients' samples. If each client has a model of its own, this model has all of the client's weight. If
+    this model does not predict, the client has the common weights.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -213,7 +219,7 @@ def find_client_weights(
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
     of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
-    if of_tiers or (answer.models == 1 and not study.parts):  # weights of tiers or of one model need no losses
+    if of_tiers or (answer.models == 1 and not study.parts):  # losses are not needed for the weights of tiers, or for a single model
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(studies.losses_of(answer.models, worlds), answer.state)
@@ -225,11 +231,12 @@ def find_client_weights(
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
     """Returns for each world the variance of the residuals on training samples, averaged over clients.
 
-    The variance is in squared units of the standardized target. If clients own models that predict, the residuals are
-    the errors of each client's own model on its samples. Otherwise they are the errors of the broadcast models.
+    The variance is in squared units of the standardized target. The residuals are the errors of each client's own model
+    on its samples, if clients own models. Otherwise they are the errors of the models that the server sends to all
+    clients.
 
     Returns:
-        The variance by index of the world. The dict is empty if the loss is no squared error.
+        The variance for each world. The dict is empty if the loss is not the squared error.
     """
     if study.net.objective not in ("half_mse", "mse"):
         return {}
@@ -241,7 +248,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = (owner >= 0).any(axis=1)
-    if owned.any():  # of many clients, only owners of models compute losses
+    if owned.any():  # if there are many clients, only those that own models compute losses
         if study.clients.number <= EVALUATED_CLIENTS:
             asked = [np.arange(study.clients.number)] * study.worlds
         else:
@@ -261,13 +268,15 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
-    """Returns the predictions of a world's models, and their mean or the result of `Answer.combine`.
+    """Returns the predictions of a world's models, and their joint prediction.
+
+    The joint prediction is their mean, or the result of `Answer.combine`.
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: The quantity to average, as in the key `predict.average`.
-        answer: The models that predict.
-        world: Index of the world.
+        kind: What is averaged, as in the key `predict.average`.
+        answer: The models that predict, and their weights.
+        world: Index of the world (one seed of one fold).
     """
     present = answer.drop_absent(outputs, world).numpy()
     found = classification.answer_classes(present, kind, answer.weigh_present(world))
@@ -281,14 +290,14 @@ DRAWN_BINS = 20  # number of bins of the entropy in the report's picture
 
 
 def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: Answer) -> dict[str, float]:
-    """Scores how well the uncertainty of a world's predictions detects out-of-distribution inputs.
+    """Scores how well a world's models detect out-of-distribution inputs by the uncertainty of their predictions.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
     """
     (inside, inside_knowledge), (outside, outside_knowledge) = (
         _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
@@ -306,14 +315,15 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the mean of the scores of `score_ood` over known clients. Each client has its own weights of the models.
+    """Returns the scores of `score_ood` as means over clients that weigh the models differently.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
-        known: Raw outputs of all models on the samples of a split, `[K, n, C]`. All clients are scored on all samples.
-        asked: Whether each known client counts in the mean, `[N]`.
+        known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all of these
+            samples.
+        asked: For each of the N clients, whether it counts in the mean, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
     both = known, join_pieces(measured.ood, world)
@@ -331,14 +341,14 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
     """Returns the arrays for the report's picture of out-of-distribution inputs in the first world.
 
     Args:
-        study: The trained study.
+        study: The trained study (the objects of the run).
         known: Raw outputs of all models on the test samples, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
 
     Returns:
-        Two arrays. `ood_entropies`, `[bins, 3]`, has the lower end of each bin of the entropy, the share of test
-        samples in the bin, and the share of out-of-distribution inputs in the bin. `ood_auroc` has one value, `[1]`.
+        Two arrays. `ood_entropies`, `[bins, 3]`, is a histogram of the entropy. It has for each bin the lower end, the
+        share of the test samples, and the share of the out-of-distribution inputs. `ood_auroc` has one value, `[1]`.
     """
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
@@ -355,9 +365,8 @@ def _measure_uncertainty(
     """Returns the uncertainty of the predictions for some samples.
 
     Returns:
-        The entropy of each prediction, `[n]`, and the part of the entropy that the members' disagreement explains,
-        `[n]`. The second is None if there is only one member, or if the ensemble's prediction is not the mean of its
-        members.
+        The entropy of each prediction, `[n]`, and the part of it that the disagreement of the models explains, `[n]`.
+        The second is None if there is only one model, or if the ensemble's prediction is not the mean of its models.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -374,14 +383,14 @@ def _measure_uncertainty(
 def score_own_metrics(
     study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
 ) -> dict[str, float]:
-    """Returns the values of the user's metrics by name.
+    """Computes the user's own metrics, and returns their values by name.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     metrics = study.evaluation.metrics
@@ -411,17 +420,17 @@ def score_own_metrics(
 
 
 def summarize_members(name: str, each: list[float]) -> dict[str, Any]:
-    """Returns the smallest, mean and largest score of the members, and the list of all scores."""
+    """Returns the smallest, mean and largest score of an ensemble's models, and the list of their scores."""
     least, mean, largest = float(np.min(each)), float(np.mean(each)), float(np.max(each))
     return {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": largest, f"member_{name}": each}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The user's metrics for each known client. Only a `SampleMetric` can be computed from the samples of one client.
+# The user's metrics for each client. Only a `SampleMetric` can be computed from the samples of one client.
 
 
 def list_sample_metrics(study: Study) -> list[SampleMetric]:
-    """Returns the metrics that can score a single client."""
+    """Lists the user's metrics that can score a single client."""
     metrics: Iterable[Any] = study.evaluation.metrics.values()
     return [metric for metric in metrics if isinstance(metric, SampleMetric)]
 
@@ -429,14 +438,21 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 def give_predictions(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns for each sample the predicted probabilities or mean, and then the true label or target, `[C + 1, n]`."""
+    """Returns a column for each sample, `[C + 1, n]`.
+
+    It has the predicted probabilities of the C classes, or the predicted mean. The last entry is the true label or
+    target.
+    """
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
     return np.concatenate([told, np.asarray(said.y, dtype=np.float64)[None]])
 
 
 def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -> FloatArray:
-    """Returns the metrics of a client, `[M]`, from the predictions for its samples. Undefined metrics are NaN."""
+    """Computes the user's M metrics for a client from the predictions for its samples, `[M]`.
+
+    Undefined metrics are NaN.
+    """
     metrics = list_sample_metrics(study)
     if not len(own.rows):
         return np.full(len(metrics), np.nan)
@@ -447,21 +463,21 @@ def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -
 
 
 def ask_sample_metrics(split: str) -> answers.Inquiry:
-    """Returns the request for the metrics of each known client on its samples of a split."""
+    """Makes the request for the user's metrics of each client on its samples of a split."""
     return answers.Inquiry(split, give_predictions, score=score_samples)
 
 
 def score_clients_by_metrics(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], prefix: str
 ) -> dict[str, FloatArray]:
-    """Returns the metrics of a world's known clients on a split, `[N]` each, by name.
+    """Returns the user's metrics for each of a world's N clients on a split, `[N]` each, by name.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         measured: The results of the runtime.
         own: For each split, the metrics of clients with their own models.
-        prefix: Beginning of the names: empty for test samples, and `hold_out_` for withheld samples.
+        prefix: The beginning of the names. It is empty for test samples, and `hold_out_` for withheld samples.
     """
     split = "hold_out" if prefix else "test"
     of = answers.read_world(study, world, measured, split)
@@ -471,9 +487,9 @@ def score_clients_by_metrics(
 
 
 def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) -> dict[str, float]:
-    """Averages metrics over the known clients and over each tier, and counts the clients with a defined metric.
+    """Averages the user's metrics over all clients and over each tier, and counts the clients with a defined metric.
 
-    The area under the curve, for example, is undefined if all samples of a client have the same class.
+    A metric may be undefined for a client, as the area under the curve is if all of its samples have the same class.
 
     The names in `each` begin with `prefix`.
     """
@@ -500,13 +516,14 @@ KeepClients = Callable[[int, int, ClientScores], None]  # (round, world, scores 
 def make_evaluator(
     study: Study, runtime: Runtime, test: bool = True, keep_clients: KeepClients | None = None
 ) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function: progress of a run -> one row of metrics per world.
+    """Returns a function that takes the progress of a run and returns a row of metrics for each world.
 
     Args:
-        study: The study that is trained.
+        study: The objects of the run.
         runtime: The runtime that evaluates the models.
         test: Whether test samples are scored. Sweeps must not score test samples.
-        keep_clients: A function that stores single clients' scores. It is called if `evaluate.clients` is above 0.
+        keep_clients: A function that stores the scores of single clients. It is called only if `evaluate.clients` is
+            above 0.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:
@@ -539,7 +556,10 @@ def make_evaluator(
 def _score_world(
     study: Study, world: int, measured: answers.Measured, test: bool, metrics: dict[str, answers.Own]
 ) -> tuple[dict[str, Any], ClientScores | None]:
-    """Returns a world's row of metrics, and single clients' scores, or None if these are not recorded."""
+    """Returns a world's row of metrics, and the scores of single clients.
+
+    The latter are None if they are not recorded.
+    """
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
@@ -580,9 +600,9 @@ def _score_world(
 def _score_clients(
     study: Study, world: int, measured: answers.Measured, outputs: dict[str, Tensor], split: str
 ) -> FloatArray:
-    """Returns the score of each known client on its samples of a split, `[N]`.
+    """Returns the score of each client of the run on its samples of a split, `[N]`.
 
-    If all clients predict in the same way, only clients whose scores are recorded are scored.
+    If all clients predict in the same way, the clients whose scores are not recorded are left out.
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
@@ -598,13 +618,13 @@ def score_answer(
     """Returns all scores of a world's ensemble on a split, and the scores of each member.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict.
-        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown. It
-            is used only in a regression.
+        answer: The models that predict, and their weights.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
+            Only regressions use it.
     """
     _, y = study.split(split, world)
     if study.parts:
@@ -621,7 +641,10 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of each world on a toy data set, whose test targets are E[y|x]."""
+    """Returns bias, variance and noise of each world's predictions on a toy data set.
+
+    Its test targets are the expected values E[y|x].
+    """
     of = [
         read_members(study, world, answer.drop_absent(join_pieces(pieces, world), world), "test", answer)
         for world in range(study.worlds)

@@ -1,4 +1,4 @@
-"""Converts raw outputs of regressions to Gaussian predictions in the target's original unit, and scores them.
+"""Turns raw outputs of regression models into Gaussian predictions in the target's original unit, and scores them.
 
 The models of an ensemble are its *members*. A *world* is one seed of one fold of the data, and a *study* is everything
 that a run needs except a runtime.
@@ -22,15 +22,15 @@ from fedray.simulation.study import Study
 
 
 def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs to average, `[K, n, C]`.
+    """Returns the outputs that the ensemble averages, `[K, n, C]`.
 
-    They are the outputs of the models that predict. If the method has its own rule (`Answer.combine`), the result of
-    the rule counts as one model (K = 1).
+    They are the outputs of the K models that predict. A method may combine predictions by its own rule
+    (`Answer.combine`). Then its result counts as the output of a single model (K = 1).
 
     Args:
-        outputs: Outputs of all models of the world, `[A, n, C]`.
-        answer: The models that predict.
-        world: Index of the world.
+        outputs: Outputs of all A models of the world, `[A, n, C]`.
+        answer: The models that predict, and their weights.
+        world: Index of the world (one seed of one fold).
     """
     if answer.combine is None:
         return answer.drop_absent(outputs, world)
@@ -53,14 +53,14 @@ MEMBER_TARGET_SCORES = (
 
 
 class Members(NamedTuple):
-    """The predictions of K models for n targets, in the target's original unit.
+    """What K models predict for n targets, in the target's original unit.
 
     Attributes:
         means: Predicted mean of each model, `[K, n]`.
         variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
         y: True targets, `[n]`.
         noise: Variance of the observation noise that is added to predictions (`predict.noise`).
-        residual: Variance of the residuals on training samples, in squared units of the target. None means that it is
+        residual: Variance of the training samples' residuals, in squared units of the target. None means that it is
             unknown.
         floor: Smallest variance of a prediction.
         weights: Weight of each model in the ensemble, `[K]`. None means equal weights.
@@ -96,14 +96,14 @@ def read_members(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> Members:
-    """Returns the predictions of a world's models for a split, or for some of its samples.
+    """Returns what a world's models predict for a split, or for some of its samples.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict.
+        answer: The models that predict, and their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -126,13 +126,13 @@ def read_members(
 
 
 def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residual: float | None) -> float:
-    """Returns the variance of the observation noise to add, in squared units of the standardized target.
+    """Returns the variance of the observation noise that predictions get, in squared units of the standardized target.
 
     Args:
-        study: The trained study. Its setting `predict.noise` says which noise is added.
-        world: Index of the world.
-        answer: The models that predict.
-        alone: Whether there is only one model, which predicts no variance.
+        study: The trained study (the objects of the run). Its setting `predict.noise` says which noise is added.
+        world: Index of the world (one seed of one fold).
+        answer: The models that predict, and their weights.
+        alone: Whether there is only one model, and it predicts no variance.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     if answer.noise is not None:
@@ -144,10 +144,10 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
 
 def score_regression(of: Members) -> dict[str, Any]:
-    """Returns all scores of the ensemble, and the scores `member_...` of each member, `[K]` each.
+    """Returns all scores of the ensemble, and the scores of each of its K models as `member_...`, `[K]` each.
 
-    If the members predict no variance and no noise is added, the variance of the residuals stands for a member's
-    variance.
+    A model's prediction may have no variance, because it predicts none and no noise is added. Then its variance is that
+    of the residuals on training samples.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -164,7 +164,7 @@ def score_regression(of: Members) -> dict[str, Any]:
 
 
 def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
-    """Returns each member's mean in the target's original unit, `[K, n, q]`, from raw outputs `[K, n, outputs]`."""
+    """Converts raw outputs `[K, n, outputs]` to predicted means in the target's original unit, `[K, n, q]`."""
     head = split_gaussian(outputs).mean if study.net.objective == "gaussian_nll" else outputs
     means: FloatArray = study.unscale(head, world).numpy()
     return means
@@ -173,16 +173,17 @@ def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
 def predict_targets(
     study: Study, world: int, outputs: Tensor, x: Tensor, answer: Answer
 ) -> tuple[FloatArray, FloatArray | None]:
-    """Returns the predicted mean and variance of each member in original units, `[K, n, q]` each.
+    """Returns the mean and variance that each of K models predicts, in original units, `[K, n, q]` each.
 
-    The variance is None if the members predict no variance.
+    The variance is None if the models predict no variance.
 
     Args:
-        study: The trained study.
-        world: Index of the world.
+        study: The trained study (the objects of the run).
+        world: Index of the world (one seed of one fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         x: The raw inputs, `[n, ...]`.
-        answer: The models that predict. `Answer.spread` is the variance of their parameters, if it is known.
+        answer: The models that predict, and their weights. `Answer.spread` is the variance of their parameters, if it
+            is known.
     """
     scale = study.target_scale(world) ** 2
     means = predict_means(study, world, outputs)
@@ -196,7 +197,9 @@ def predict_targets(
 
 
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
-    """Returns the variance of a linear layer's output from the covariance of its parameters, `[n]` (FedAG eq. 6).
+    """Returns the variance of a linear layer's output that the covariance of its parameters causes, `[n]` (FedAG eq.
+
+    6).
 
     It is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
     weights, followed by the bias if there is one. The input of the bias is 1.
@@ -219,9 +222,9 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
 
     Returns:
         One dict per replicate. `variance` is the squared distance of the replicate's predictions to the mean over all R
-        replicates, times R / (R - 1). The variance of the decomposition is the mean of these values over the
-        replicates. `bias2` is the same for all replicates. It is the squared error of the mean prediction, minus
-        variance / R, by which this error is too large on average.
+        replicates, times R / (R - 1). The mean of these values is the variance of the decomposition. `bias2` is the
+        same for all replicates. It is the squared error of the mean prediction minus variance / R, which makes it
+        unbiased.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

@@ -1,7 +1,7 @@
 """Computes the arrays for the report's pictures of a finished run, and writes them to `pictures.npz`.
 
-The pictures show the first world of the run. A *world* is one seed of one fold of the data, a *known client* is a
-client of the run, and the *members* are the models of the ensemble.
+The pictures show the first world of the run. A *world* is one seed of one fold of the data, and the *members* are the
+models of the ensemble.
 """
 
 import io
@@ -35,11 +35,11 @@ MOST_COMPARED_CLIENTS = 2_000  # with more clients, a run does not compare them
 
 
 def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
-    """Returns the total and the knowledge uncertainty of an ensemble on each sample, `[2, n]` float64.
+    """Returns the total and the knowledge uncertainty of an ensemble for each sample, `[2, n]` float64.
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
-    squared units of the standardized targets, averaged over the targets. The total is the variance of the members'
-    mixture, and the knowledge uncertainty is the variance of the members' means.
+    squared units of the standardized targets, averaged over the targets. There, the total is the variance of the
+    mixture of the models' predictions, and the knowledge uncertainty is the variance of the models' means.
 
     Args:
         objective: Name of the loss with which the models were trained.
@@ -61,10 +61,11 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Returns the mean total and knowledge uncertainty of a world's ensemble on the training samples of some clients.
+    """Returns total and knowledge uncertainty of a world's ensemble as means over each client's training samples.
 
     Returns:
-        The uncertainties as in `sample_uncertainty`, `[2, c]`. A client without samples has NaN.
+        The two uncertainties of `sample_uncertainty` for each of the c clients, `[2, c]`. A client without samples has
+        NaN.
     """
 
     def uncertainty(x: Tensor, _targets: Tensor) -> Tensor:
@@ -78,11 +79,11 @@ def mean_uncertainty(host: Host, state: State, world: int, client: IntArray, *, 
 
 
 def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classification.Drift] | None:
-    """Returns the drift scores of the known clients in each world.
+    """Returns the drift scores of the clients in each world.
 
     Returns:
-        One entry per world. It is None if there is only one model, if the models that predict are not the trained
-        models, or if there are more than `MOST_COMPARED_CLIENTS` clients.
+        One entry for each world. The entries are None if there is only one model, if the models that predict are not
+        the trained models, or if there are more than `MOST_COMPARED_CLIENTS` clients.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
@@ -107,7 +108,9 @@ MODELS_AT_ONCE = 64
 
 
 def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
-    """Returns an orthonormal basis of the plane through three models, by Gram-Schmidt on w1 - w0 and w2 - w0.
+    """Returns an orthonormal basis of the plane through the parameters of three models.
+
+    It is found by Gram-Schmidt on w1 - w0 and w2 - w0.
 
     Args:
         models: The parameters of the three models, `[3, d]`.
@@ -130,13 +133,13 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 
 
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
-    """Measures the loss on the plane through members 0, 1 and 2 of the first world.
+    """Measures the loss on the plane through the parameters of models 0, 1 and 2 of the first world.
 
-    The result is empty if there are fewer members or if the network is large.
+    The result is empty if there are fewer than three models, or if the network is large.
 
     Returns:
         Three arrays. `loss_plane` has the logarithm of the mean training loss on a grid of g points per side, `[g, g]`,
-        beginning with the lowest row. `loss_plane_points` has the coordinates of the three members, `[3, 2]`.
+        beginning with the lowest row. `loss_plane_points` has the coordinates of the three models, `[3, 2]`.
         `loss_plane_extent` has the left, right, bottom and top end of the grid, `[4]`. Coordinates are Euclidean
         distances between parameters.
     """
@@ -220,9 +223,10 @@ def write_report_data(
 
 
 def compare_members(members: FloatArray) -> FloatArray:
-    """Returns the share of samples for which each pair of members predicts different classes, `[K, K]`.
+    """Returns for each pair of models the share of samples for which they predict different classes, `[K, K]`.
 
-    The members' probabilities are `[K, n, C]`. The result is empty if there are more members than the report draws.
+    `members` has the probabilities that each of K models predicts, `[K, n, C]`. The result is empty if there are more
+    models than the report draws.
 
     Example:
         >>> compare_members(np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])).tolist()
@@ -236,10 +240,10 @@ def compare_members(members: FloatArray) -> FloatArray:
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
-    """Returns arrays with one row for each known client: weights over the models, and scores.
+    """Returns arrays with one row for each client of the run: weights over the models, and scores.
 
-    For classification there are accuracies and label counts. For regression there is the RMSE with the client's own
-    weights or models, and the RMSE of the prediction for new clients.
+    For classification, the scores are accuracies, and there are label counts. For regression, the scores are the RMSE
+    with the client's own weights or models, and the RMSE of the prediction for new clients.
     """
     answer = study.answer(state)
     everybody = answer.weigh_present(0)
@@ -261,7 +265,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Returns the coverage and size of known clients' conformal sets, and the rule's alpha."""
+    """Returns coverage and size of each client's conformal sets, and the share alpha of labels that may lie outside."""
     measured = answers.Measured(
         answer,
         test=tested,
@@ -280,7 +284,7 @@ def _conformal_arrays(
 
 
 def _find_residual(study: Study, progress: Progress) -> float | None:
-    """Reads the variance of the residuals from the newest metrics, in squared units of the standardized target."""
+    """Reads the residuals' variance from the newest metrics, in squared units of the standardized target."""
     found = progress.metrics[0].get("residual_sd") if progress.metrics else None
     return None if found is None else float(found / study.target_scale(0)) ** 2
 

@@ -191,7 +191,7 @@ class Timeline:
             models: K, the number of models.
             seed: Seed of the world.
             assign: A function: turn -> the models that each client trains.
-            world: Index of the world.
+            world: Index of the world (one seed of one fold).
         """
         self.rule, self._pace = rule, pace
         self._models, self._seed, self._clients, self._world = models, seed, len(pace.compute), world
