@@ -60,8 +60,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
     The weights depend on the temperature gamma (`predict.gamma`). If it is infinite or None, a client has the weights
     of its tier, or the common weights if tiers have no weights. If gamma is finite, the weights follow from the losses
-    at the client. Then a client of a tier with weights uses only the models of this tier. If gamma is finite, the
-    weights follow from the losses of the models of its tier, or of all models if tiers have no weights.
+    at the client. Then a client of a tier with weights uses only the models of this tier.
 
     Args:
         study: The trained study (the objects of the run).
@@ -245,7 +244,7 @@ def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
     return own_test_rows(study, world) if split == "test" else held_out_rows(study, world)
 
 
-Value = Callable[[int, IntArray | None], FloatArray]  # (client, samples of a split or None for all) -> values `[..., n]`
+Value = Callable[[int, IntArray | None], FloatArray]  # (client, its samples or None for all) -> values `[..., n]`
 Group = Callable[[int], int | None]  # client -> key of its group, whose clients get the same predictions, or None
 
 

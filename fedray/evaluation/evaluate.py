@@ -219,7 +219,7 @@ def find_client_weights(
         owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
         return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
     of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
-    if of_tiers or (answer.models == 1 and not study.parts):  # losses are not needed for the weights of tiers, or for a single model
+    if of_tiers or (answer.models == 1 and not study.parts):  # such weights need no losses
         none = torch.zeros(answer.models, len(client))
         return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
     losses = runtime.ask(studies.losses_of(answer.models, worlds), answer.state)

@@ -197,9 +197,7 @@ def predict_targets(
 
 
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
-    """Returns the variance of a linear layer's output that the covariance of its parameters causes, `[n]` (FedAG eq.
-
-    6).
+    """Returns the variance of a linear layer's output, `[n]`, from the covariance of its parameters (FedAG eq. 6).
 
     It is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
     weights, followed by the bias if there is one. The input of the bias is 1.
