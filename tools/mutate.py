@@ -2,7 +2,7 @@
 
 Breaks are drawn by a seed from the syntax trees of the package: a sign, a comparison, an off-by-one, a constant, a
 dropped term, swapped arguments, the address of a random draw, a condition. Each is tried in a copy of the repository:
-first the test files of its own name, then those of its room, then all tests. What nobody notices is printed as
+first the test files of its own name, then those that name it, those of its room, all. What nobody notices is printed as
 SURVIVED: it is equivalent, or a test is missing.
 """
 
@@ -13,6 +13,7 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -136,16 +137,26 @@ def _change(path: Path, node: ast.expr, new: ast.expr, kind: str) -> Break | Non
 
 
 def list_stages(file: str) -> list[tuple[str, list[str]]]:
-    """The test files that are asked, nearest first: those of its name, the room with its doctests, all."""
+    """What pytest is asked, nearest first: cases of a method, files of its name, that name it, of its room, all."""
     path = Path(file)
     room, stem = path.parts[1] if len(path.parts) > 2 else "", path.stem
-    tests = ROOT / "tests" / room
-    own = sorted(str(one.relative_to(ROOT)) for one in tests.glob(f"test_*{stem}*.py")) if room else []
-    everywhere = sorted(str(one.relative_to(ROOT)) for one in (ROOT / "tests").rglob(f"test_{stem}.py"))
-    near = [("same name", [*dict.fromkeys([file, *own, *everywhere])])]
-    if room and tests.is_dir():
-        near.append(("room", [f"tests/{room}", f"fedray/{room}"]))
-    return [*near, ("all", ["tests", "fedray"])]
+    tests = {one.relative_to(ROOT): one.read_text() for one in sorted((ROOT / "tests").rglob("test_*.py"))}
+    called = [one for one in tests if re.fullmatch(f"test_.*{stem}.*", one.stem) and one.parts[1] == room]
+    called += [one for one in tests if one.stem == f"test_{stem}"]
+    naming = [one for one, text in tests.items() if re.search(rf"fedray\.\S*\b{stem}\b|import .*\b{stem}\b", text)]
+    stages = {
+        "same name": [path, *called],
+        "naming it": naming,
+        "room": [*(one for one in tests if one.parts[1] == room), *([Path("fedray", room)] if room else [])],
+        "all": [*tests, Path("fedray")],
+    }
+    asked: set[Path] = set()
+    found = [("its cases", ["-k", stem, "tests/methods"])] if room == "methods" else []
+    for stage, paths in stages.items():
+        left = [one for one in dict.fromkeys(paths) if one not in asked]
+        asked |= set(left)
+        found += [(stage, [str(one) for one in left])] if left else []
+    return found
 
 
 def find_notice(made: Break, home: Path, limit: float) -> str:
@@ -153,19 +164,21 @@ def find_notice(made: Break, home: Path, limit: float) -> str:
     target = home / made.file
     before = target.read_text()
     target.write_text(made.text)
+    late = []
     try:
         for stage, paths in list_stages(made.file):
             command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *paths]
             try:
                 done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=limit, check=False)
             except subprocess.TimeoutExpired:
-                return f"UNDECIDED: {stage} took longer than {limit:.0f} seconds"
+                late.append(stage)
+                continue
             if done.returncode not in (0, 5):  # 5: no test there
                 failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
                 return f"{stage}: {failed[0].split(' - ')[0] if failed else 'it does not import'}"
     finally:
         target.write_text(before)
-    return ""
+    return f"UNDECIDED: longer than {limit:.0f} seconds: {', '.join(late)}" if late else ""
 
 
 def main(say: Callable[[str], object] = print) -> int:
@@ -175,6 +188,7 @@ def main(say: Callable[[str], object] = print) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", action="append", default=[], help="only breaks of this folder of fedray; again: more")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds for one stage of tests")
+    parser.add_argument("--first", type=int, default=1, help="start at this break: it goes on after an interruption")
     parser.add_argument("--list", action="store_true", help="only show them")
     given = parser.parse_args()
     breaks, survived, undecided = draw_breaks(given.number, given.seed, given.room), 0, 0
@@ -184,7 +198,7 @@ def main(say: Callable[[str], object] = print) -> int:
             ignore = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "_build", "runs")
             shutil.copytree(ROOT, home, ignore=ignore)
             os.environ["PYTHONPATH"] = str(home)
-        for number, made in enumerate(breaks, 1):
+        for number, made in list(enumerate(breaks, 1))[given.first - 1 :]:
             began = time.monotonic()
             say(f"{number} {made.file}:{made.line} {made.kind}: {made.old} -> {made.new}")
             if not given.list:
@@ -192,8 +206,9 @@ def main(say: Callable[[str], object] = print) -> int:
                 survived, undecided = survived + (not noticed), undecided + noticed.startswith("UNDECIDED")
                 say(f"    {noticed or 'SURVIVED'} ({time.monotonic() - began:.0f} s)")
     if not given.list:
-        noticed = str(given.number - survived - undecided)
-        say(f"{noticed} of {given.number} breaks were noticed, {survived} survived, {undecided} are undecided")
+        tried = given.number - given.first + 1
+        said = f"{survived} survived, {undecided} are undecided"
+        say(f"{tried - survived - undecided} of {tried} breaks were noticed, {said}")
     return survived
 
 
