@@ -205,8 +205,8 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
     """Returns what is wrong with the ensemble's probabilities that `Answer.combine` computed, or None.
 
     Example:
-        >>> check_joined_answer(np.array([[0.5, 0.6]]), 0, np.zeros((3, 1, 2)))
-        'probabilities that sum to 1.1 in a row: divide them by their sum over the classes'
+        >>> check_joined_answer(np.array([[0.5, 0.6], [0.3, 0.2]]), 0, np.zeros((3, 2, 2)))  # the worst row
+        'probabilities that sum to 0.5 in a row: divide them by their sum over the classes'
     """
     if np.isnan(members).any():  # of a diverged model
         return None

@@ -76,7 +76,13 @@ def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
 
 
 def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[FloatArray, str]:
-    """Converts values of an objective to a suitable unit. Returns the new values and the label of the axis."""
+    """Converts values of an objective to a suitable unit. Returns the new values and the label of the axis.
+
+    Example:
+        >>> from fedray.tuning.space import read_objective
+        >>> [scale_values(read_objective("", name), [2e6])[1] for name in ("accuracy", "up_bytes")]
+        ['held-out accuracy', 'uplink (MB)']
+    """
     found = np.array(values, dtype=np.float64)
     counted = objective.axis if objective.kind == "reach" else objective.metric
     for what, column in (("bytes", "bytes"), ("seconds", "sim_seconds")):

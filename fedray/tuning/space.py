@@ -399,7 +399,13 @@ class Parameter:
         return self.labels if self.kind == "categorical" else [self._typed(self.low), self._typed(self.high)]
 
     def grid(self) -> list[Any]:
-        """Returns every value that a grid tries."""
+        """Returns every value that a grid tries. Both ends of a range are tried.
+
+        Example:
+            >>> spaced = {"type": "float", "low": 0.1, "high": 0.3, "step": 0.1}  # 0.3 - 0.1 is less than 2 steps
+            >>> [len(one.grid()) for one in read_space({"local.lr": spaced, "local.epochs": [1, 2]})]
+            [3, 2]
+        """
         if self.kind == "categorical":
             return self.labels
         if self.points is not None:

@@ -183,9 +183,9 @@ def timeline(rule: AsyncRule, seconds: FloatArray, seed: int = 0, **pace: Any) -
 def test_an_independent_simulator_of_the_queue_sees_the_same_arrivals(seed: int) -> None:
     seconds = np.random.default_rng(seed).integers(1, 9, 20).astype(float)  # whole seconds: many meet
     rule = AsyncRule("buffered", concurrency=7, goal=4)
-    steps = timeline(rule, seconds, seed).take(60)
-    clients = [steps.jobs.client[steps.jobs.step == t].tolist() for t in range(60)]
-    assert list(zip(steps.time.tolist(), clients, strict=True)) == replay(rule, seconds, seed, 60)
+    steps = timeline(rule, seconds, seed).take(300)  # of 1,200 random starts, more than are drawn at once
+    clients = [steps.jobs.client[steps.jobs.step == t].tolist() for t in range(300)]
+    assert list(zip(steps.time.tolist(), clients, strict=True)) == replay(rule, seconds, seed, 300)
 
 
 def test_a_job_that_rounding_makes_a_little_longer_than_the_tick_arrives_with_it() -> None:

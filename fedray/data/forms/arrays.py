@@ -345,8 +345,8 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         >>> found = read_labels(np.array([1, 2, 3]), None, "auto")
         >>> found.train.tolist(), found.names, found.remarks
         ([0, 1, 2], ('1', '2', '3'), ('data: the labels 1, 2, 3 are classes 0 to 2',))
-        >>> read_labels(np.array([0.5, 0.25]), None, "auto").train.tolist()
-        [[0.5], [0.25]]
+        >>> read_labels(np.array(["0.5", "2"]), None, "auto").train.tolist()  # as the numbers 0.5 and 2
+        [[0.5], [2.0]]
     """
     given = ((train, "the labels"), (test, "the test labels"))
     parts = [_as_plain(part, where) for part, where in given if part is not None and len(part)]
@@ -394,9 +394,9 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
     Returns:
         The labels of each part, and whether the user should get a remark about the conversion.
     """
-    if task == "classification" or any(part.dtype.kind != "U" or part.ndim != 1 for part in parts):
+    if task == "classification" or any(part.dtype.kind != "U" for part in parts):
         return parts, False
-    values = [str(value) for part in parts for value in part.tolist()]
+    values = [str(value) for part in parts for value in part.ravel().tolist()]
     real = task == "regression" or any("." in value for value in values)
     if not real or not all(PLAIN.fullmatch(value) for value in values):
         return parts, False
