@@ -17,7 +17,7 @@ from fedray.core.types import AverageKind, FloatArray, IntArray
 
 
 def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Returns minimum, mean and maximum of a score under the names `<name>_min`, `<name>_mean` and `<name>_max`.
+    """Returns the minimum, mean and maximum of a score, with the names `<name>_min`, `<name>_mean` and `<name>_max`.
 
     Example:
         >>> score_range("rmse", [1.0, 3.0])
@@ -27,12 +27,12 @@ def score_range(name: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def to_floats(values: ArrayLike) -> FloatArray:
-    """Returns the values, an array or a CPU tensor, as a float64 array."""
+    """Converts an array or a CPU tensor to a float64 array."""
     return np.asarray(values, dtype=np.float64)
 
 
 def to_labels(values: ArrayLike) -> IntArray:
-    """Returns the values, an array or a CPU tensor, as an int64 array."""
+    """Converts an array or a CPU tensor to an int64 array."""
     return np.asarray(values, dtype=np.int64)
 
 
@@ -60,12 +60,12 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble: the mean of its models' predictions (FE eqs. 2 and 3).
+    """Returns the prediction of an ensemble, which is the mean of its models' predictions (FE eqs. 2 and 3).
 
     Args:
-        outputs: Raw outputs of each model, `[K, n, C]`, which are logits for classification.
+        outputs: Raw outputs of each of K models for n samples, `[K, n, C]`. For classification these are logits.
         kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
-            `outputs` averages the raw outputs for regression, and allows any axes after K and n.
+            `outputs` averages the raw outputs, for regression. It allows any axes after K and n.
         weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. The weights sum to 1 over K.
             None means 1/K.
 
@@ -81,7 +81,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model: the values that an ensemble averages (probabilities or outputs).
+    """Returns the votes of each model, which are the values that an ensemble averages.
 
     The ensemble predicts the class whose mean vote is the largest. `outputs` are the raw outputs of each model,
     `[K, n, C]`, and `kind` names the averaged quantity as in `average`.
@@ -100,7 +100,7 @@ def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
 
 
 class ClassAnswer(NamedTuple):
-    """The probabilities that an ensemble of classifiers and each of its members predict.
+    """What an ensemble of classifiers and each of its models predict.
 
     Attributes:
         members: Probabilities of each model, `[K, n, C]`.
@@ -114,7 +114,7 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns the probabilities that an ensemble of classifiers and each of its members predict.
+    """Returns the probabilities that an ensemble of classifiers predicts, and those that each of its models predicts.
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.
@@ -133,7 +133,7 @@ def answer_classes(
 
 
 class Moments(NamedTuple):
-    """Mean and variance of an ensemble's prediction.
+    """The mean and the variance that an ensemble predicts.
 
     Attributes:
         mean: The predicted mean, `[n, ...]`.
@@ -147,11 +147,11 @@ class Moments(NamedTuple):
 def mixture_moments(
     outputs: ArrayLike, weights: ArrayLike | None = None, variances: ArrayLike | None = None
 ) -> Moments:
-    """Returns the mean and the variance of an ensemble's prediction.
+    """Returns the mean and the variance that an ensemble predicts.
 
-    The variance of the predicted means over the models is the knowledge uncertainty (FE section V-B; FedAG eqs. 4-5).
-    If the models also predict variances, the result is the variance of the mixture (deep ensembles, Lakshminarayanan et
-    al. 2017, section 2.4).
+    If the models predict only means, the variance is that of the means over the models, which is the knowledge
+    uncertainty (FE section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of the
+    mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -171,16 +171,17 @@ def mixture_moments(
 def weigh_votes(
     weights: FloatArray, votes: NDArray[np.floating[Any]], rows: IntArray, *, finite: bool = True
 ) -> NDArray[np.floating[Any]]:
-    """Returns the weighted mean of the members' votes on some samples, `[n, C]`.
+    """Returns the weighted mean of the models' votes on some samples, `[n, C]`.
 
-    If one member has all weight, its votes are returned unchanged.
+    A vote is the value that an ensemble averages, such as a probability. If one model has all the weight, its votes are
+    returned unchanged.
 
     Args:
         weights: Weight of each member, `[K]`.
         votes: Votes of each member on all samples, `[K, N, C]`.
         rows: Indices of the requested samples, `[n]`.
-        finite: Whether all votes are finite. Otherwise a NaN vote makes the result NaN, even if the weight of its
-            member is 0.
+        finite: Whether all votes are finite. If False, a vote that is NaN makes the result NaN, even if the weight of
+            its model is 0.
 
     Example:
         >>> weigh_votes(np.array([0.0, 1.0]), np.array([[[1.0, 0.0]] * 3, [[0.2, 0.8]] * 3]), np.array([2])).tolist()
@@ -195,13 +196,13 @@ def weigh_votes(
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     """Returns each client's weights over the models, `softmax(-loss / gamma)` (FE eqs. 3-4).
 
-    Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. With gamma = 0 the
-    model of lowest loss has all weight, and several models of lowest loss share the weight equally. With gamma = inf
-    the weights are equal. For any finite gamma, a model whose loss at a client is infinite or NaN has weight 0 at this
-    client. A client without any finite loss has equal weights, as a new client has.
+    Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. If gamma is 0, the
+    model of lowest loss has all the weight, and several models of equal lowest loss share it equally. If gamma is
+    infinite, the weights are equal. For any finite gamma, a model whose loss at a client is infinite or NaN has weight
+    0 at this client. A client without a finite loss has equal weights.
 
-    Deviation: the paper prints exp(-gamma * loss). This contradicts the paper's text, which says that the weights
-    become equal for large gamma. The form with a temperature agrees with the text.
+    Deviation: the paper prints exp(-gamma * loss), but its text says that the weights become equal for large gamma.
+    Division by gamma agrees with the text.
 
     Args:
         losses: Mean loss of model k on the training data of client i, `[..., N, K]`.
@@ -231,7 +232,7 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
 
 
 class Uncertainty(NamedTuple):
-    """The uncertainty about each sample, in nats.
+    """The uncertainty of an ensemble's prediction for each sample, in nats.
 
     Attributes:
         total: Entropy of the averaged distribution, `[n]`.
@@ -243,10 +244,10 @@ class Uncertainty(NamedTuple):
 
 
 def uncertainty(probs: ArrayLike) -> Uncertainty:
-    """Returns the uncertainty of an ensemble about each sample, and the part that the members' disagreement explains.
+    """Returns the uncertainty of an ensemble's predictions, and the part that the disagreement of its models explains.
 
-    The knowledge uncertainty is the mutual information: the total uncertainty minus the members' mean entropy. For one
-    model it is 0. Source: Depeweg et al. 2018, section 3.
+    This part is called knowledge uncertainty. It is the entropy of the mean distribution minus the mean entropy of the
+    models. For one model it is 0. Source: Depeweg et al. 2018, section 3.
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
@@ -269,7 +270,10 @@ def entropies(probs: ArrayLike) -> FloatArray:
 
 
 def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`. A NaN of weight 0 counts as 0."""
+    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`.
+
+    A NaN whose weight is 0 does not count.
+    """
     if weights is None:
         result: FloatArray = rows.mean(axis=0)
         return result
@@ -289,7 +293,9 @@ BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 
 
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the share of the samples whose most probable class is the label. In a tie, the first class counts.
+    """Returns the share of the samples whose most probable class is the label.
+
+    Of equally probable classes, the first counts.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -299,7 +305,10 @@ def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
 
 
 def nll(probs: ArrayLike, y: ArrayLike) -> float:
-    """Returns the mean of `-log p(label)` in nats. A probability below 2.2e-16 counts as 2.2e-16."""
+    """Returns the mean of `-log p(label)` in nats.
+
+    A probability p below 2.2e-16 counts as 2.2e-16.
+    """
     return float(-_log_likelihoods(to_floats(probs), to_labels(y)).mean())
 
 
@@ -328,6 +337,8 @@ def _square_gaps(probs: FloatArray, y: IntArray) -> FloatArray:
 class Calibration(NamedTuple):
     """The table of a reliability diagram, with an entry for each bin of the confidence.
 
+    The confidence of a prediction is the probability of the predicted class.
+
     Attributes:
         lower: Lower end of the bin, `[bins]`.
         upper: Upper end of the bin, `[bins]`.
@@ -344,7 +355,10 @@ class Calibration(NamedTuple):
 
 
 def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
-    """Returns the accuracy by confidence, in bins `(lower, upper]` of equal width (Guo et al. 2017, section 2)."""
+    """Returns the table of a reliability diagram (Guo et al. 2017, section 2).
+
+    Its bins `(lower, upper]` have equal widths.
+    """
     edges = np.linspace(0.0, 1.0, bins + 1)
     confidence, right, index = _find_bins(to_floats(probs), to_labels(y), edges)
     count = np.bincount(index, minlength=bins)
@@ -355,7 +369,7 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Returns the confidence of each sample, whether its prediction is right, and the number of its bin, `[n]` each."""
+    """Returns the confidence of each sample's prediction, whether it is right, and the index of its bin, `[n]` each."""
     given = probs.argmax(axis=-1)
     confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
@@ -363,9 +377,11 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Returns the expected calibration error, the mean over samples of |accuracy - confidence| in the sample's bin.
+    """Returns the expected calibration error.
 
-    The error is NaN if a prediction holds NaN.
+    It is the mean over the samples of |accuracy - confidence|, where both are means over the sample's bin.
+
+    The error is NaN if any probability is NaN.
 
     Example:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
@@ -377,14 +393,17 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 
 
 def entropy(probs: ArrayLike) -> float:
-    """Returns the mean entropy in nats. For an ensemble's averaged distribution, this is the "avg entropy" of FE."""
+    """Returns the mean entropy of the predictions, in nats.
+
+    For the predictions of an ensemble, it is the "avg entropy" of FE.
+    """
     return float(entropies(probs).mean())
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Returns the share of pairs of members, over all samples, that predict different classes.
+    """Returns how often two models of an ensemble predict different classes, as a share of all pairs and samples.
 
-    The share is 0 for a single member, and NaN if a probability is NaN.
+    The share is 0 for a single model, and NaN if a probability is NaN.
 
     Args:
         members: Probabilities of each member, `[K, n, C]`.
@@ -402,7 +421,7 @@ def disagreement(members: ArrayLike) -> float:
 
 
 def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
-    """Returns the number of samples of each label (row) for which each class (column) was predicted, `[C, C]`.
+    """Returns the number of samples with each label (row) and each predicted class (column), `[C, C]`.
 
     Example:
         >>> confusion([[0.9, 0.1], [0.8, 0.2]], [0, 1]).tolist()
@@ -415,10 +434,12 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
 
 
 def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
-    """Returns two means over the classes of F1 = 2 hits / (predicted + true).
+    """Returns two means of the F1 scores of all classes.
+
+    The F1 score of a class is 2 hits / (predictions of the class + samples with its label).
 
     Returns:
-        `f1_weighted` weighs each class by the number of samples with this label. `f1_macro` is the plain mean over the
+        `f1_weighted` weighs each class by the number of samples with its label. `f1_macro` is the plain mean over the
         classes that occur as a label or as a prediction.
 
     Example:
@@ -449,11 +470,11 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns values of each sample, `[3 + BINS, n]`. `scores_of_means` computes scores from their (weighted) means.
+    """Returns values of each sample, `[3 + BINS, n]`. From their means, `scores_of_means` computes scores.
 
     The first value is 1 if the prediction is right, else 0. The second value is the negative log-likelihood, and the
-    third is the Brier score. Then there is a value for each bin of the confidence. In the sample's bin this is the
-    confidence minus the first value. In all other bins it is 0.
+    third is the Brier score. The other values belong to the bins of the confidence. In the sample's bin the value is
+    the confidence minus the first value. In all other bins it is 0.
     """
     rows, labels = to_floats(probs), to_labels(y)
     confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
@@ -493,9 +514,9 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index of the true clusters of clients and the groups with the same preferred model.
+    """Returns the adjusted Rand index between the true clusters of clients and the groups that prefer the same model.
 
-    A client prefers the model of its largest weight. The index is 1 if the groups equal the clusters, and about 0 for
+    A client prefers the model with its largest weight. The index is 1 if the groups equal the clusters, and about 0 for
     random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
@@ -526,10 +547,11 @@ MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the area under the ROC curve, the probability that an unknown input is more uncertain than a known input.
+    """Returns the area under the ROC curve.
 
-    A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no known or no unknown
-    inputs.
+    It is the probability that an unknown input is more uncertain than a known input.
+
+    A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no inputs of one kind.
 
     Example:
         >>> auroc([0.9, 0.5], [0.1, 0.5])
@@ -545,7 +567,7 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
     """Returns the share of known inputs that a detector takes for unknown.
 
-    The detector takes an input for unknown if its uncertainty reaches a threshold. With this threshold the detector
+    The detector takes an input for unknown if its uncertainty reaches a threshold. The threshold is the largest that
     finds at least 95 % of the unknown inputs.
 
     Example:
@@ -572,10 +594,10 @@ ROUNDING = 1e-6
 
 
 class Drift(NamedTuple):
-    """The drift scores of the clients of one world.
+    """Drift scores, which say how much the data of each client differ from those of other clients.
 
     Attributes:
-        total: Mean total uncertainty of the ensemble on each client's data, `[N]`. A client without data has NaN.
+        total: Mean total uncertainty of the predictions for each client's data, `[N]`. A client without data has NaN.
         knowledge: Mean knowledge uncertainty, `[N]`. It is the part of the total that the models' disagreement
             explains. A client without data has NaN.
         z_total: The z-scores of `total` over the clients, `[N]`.
@@ -591,10 +613,11 @@ class Drift(NamedTuple):
 
 
 def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
-    """Computes the drift scores of the clients of one world from their uncertainties.
+    """Computes the drift scores of N clients from the uncertainties of predictions for their data.
 
     Args:
-        total: Mean total uncertainty on each client's data, `[N]`, in nats or squared target units. NaN means no data.
+        total: Mean total uncertainty on each client's data, `[N]`, in nats or squared target units. A client without
+            data has NaN.
         knowledge: Mean knowledge uncertainty, `[N]`, in the same unit.
 
     Example:
@@ -610,9 +633,11 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
 
 
 def z_scores(values: ArrayLike) -> FloatArray:
-    """Returns `(v - mean) / sd` over the finite entries of `[N]`, or 0 if all entries are equal up to rounding.
+    """Returns the z-scores `(v - mean) / sd` of values v, `[N]`.
 
-    The z-score of an entry that is not finite is NaN.
+    Mean and sd are over the finite values. If these are equal up to rounding, their z-scores are 0.
+
+    A value that is not finite has the z-score NaN.
 
     Example:
         >>> z_scores([1.0, 3.0, np.nan]).tolist()

@@ -1,4 +1,4 @@
-"""Makes conformal prediction sets from scores of labels and a threshold that clients find together."""
+"""Makes conformal prediction sets. They hold the labels whose scores do not exceed a threshold from all clients."""
 
 import math
 from collections.abc import Sequence
@@ -39,13 +39,14 @@ _GRID, _TAIL, _REACH = (
 
 
 class Ranks(NamedTuple):
-    """The ranks of the scores that FedCP-QQ uses at the clients and at the server.
+    """The ranks (places in ascending order) of the scores that FedCP-QQ uses at the clients and at the server.
 
     Attributes:
-        k: Rank, from 1, of the score that the client with the most samples sends.
-        r: Rank, from 1, of the received score that the server takes as the threshold. If no pair (k, r) reaches the
-            requested coverage, r is K + 1, and the threshold is infinite.
-        coverage: The probability of coverage M of the pair (k, r). It is 1 if no pair reaches the requested coverage.
+        k: Rank of the score that the client with the most samples sends, from 1.
+        r: Rank among the received scores of the score that the server takes as the threshold, from 1. If no pair (k, r)
+            reaches the requested coverage, r is the number of clients + 1, and the threshold is infinite.
+        coverage: The probability that a new score is at most the threshold. It is 1 if no pair reaches the requested
+            coverage.
     """
 
     k: int
@@ -54,10 +55,10 @@ class Ranks(NamedTuple):
 
 
 def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
-    """Returns the rank of the score that each client sends, `[K]`.
+    """Returns the rank (place in ascending order) of the score that each of K clients sends, `[K]`.
 
-    `sizes` is the number of samples of each client, `[K]`, at least 1. `k` is the rank at the client with the most
-    samples.
+    `sizes` has the number of samples of each client, `[K]`, at least 1. `k` is the rank that the client with the most
+    samples uses.
 
     Example:
         >>> list_ranks((20, 10, 1), 19).tolist()
@@ -70,7 +71,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """Returns the pair of ranks (k, r) with the smallest probability of coverage M that is at least 1 - alpha.
+    """Returns the pair of ranks (k, r) whose coverage (`compute_coverage`) is the smallest that is at least 1 - alpha.
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
@@ -104,9 +105,9 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
 
 
 def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
-    """Returns the probability M, for a pair of ranks, that a new score is at most the threshold.
+    """Returns the probability that a new score is at most the threshold of a pair of ranks (k, r).
 
-    `sizes` is the number of samples of each client, `[K]`, at least 1. `k` and `r` are as in `Ranks`.
+    `sizes` has the number of samples of each client, `[K]`, at least 1. `k` and `r` are as in `Ranks`.
 
     Example:
         >>> round(compute_coverage((9,), k=9, r=1), 6)  # one client: k / (n + 1)
@@ -128,16 +129,16 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Returns nodes and weights of the Gauss-Legendre rule, with 24 nodes in each equal piece of [0, 1]."""
+    """Returns nodes and weights of the Gauss-Legendre rule on [0, 1], cut into equal pieces with 24 nodes each."""
     x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
 
 
 def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Returns the probability that a client's score is below t, `[groups, T]`, and the number of clients in each group.
+    """Returns the probability that the score of a client is below t, `[groups, T]`, and the size of each group.
 
-    The clients of a group have the same number of samples.
+    The clients of a group have the same number of samples, and T is the number of values of `t`.
     """
     n, number = np.unique(np.array(sizes), return_counts=True)
     rank = list_ranks(tuple(n.tolist()), k)
@@ -145,13 +146,13 @@ def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, 
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns mean and variance of the number of received scores below t, `[T]` each."""
+    """Returns mean and variance of the number of received scores below each of T values `t`, `[T]` each."""
     share, number = _shares(sizes, k, t)
     return number @ share, number @ (share * (1.0 - share))
 
 
 def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatArray:
-    """Returns the probability that at most r - 1 of the received scores are below t, `[T]`."""
+    """Returns the probability that at most r - 1 of the received scores are below each of T values `t`, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
         result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
@@ -188,14 +189,16 @@ NUMBER_BYTES = 8  # bytes of a score that a client sends
 
 
 class ConformalRule(NamedTuple):
-    """The rule by which conformal sets are made.
+    """Settings of the rule that makes conformal sets.
 
     Attributes:
         alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
-        score: Name of the score, which measures how badly a label fits a prediction.
-        quantile: `exact` computes the threshold from all scores of the clients, and `qq` from one score per client.
-        penalty: The number that each rank beyond `k_reg` adds to the score `raps` (lambda in the paper).
-        k_reg: The number of first ranks without a penalty in the score `raps`.
+        score: Name of the score. A score measures how badly a label fits a prediction.
+        quantile: `exact` computes the threshold from all scores of all clients. `qq` computes it from one score of each
+            client.
+        penalty: What the score `raps` of a label grows by for each rank beyond `k_reg` (lambda in the paper). The most
+            probable label has rank 1.
+        k_reg: The number of most probable labels that get no penalty in the score `raps`.
 
     Example:
         >>> rule = ConformalRule(alpha=0.5, score="lac")
@@ -215,11 +218,10 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score that a label inside a set may have, and the bytes that clients send for its computation.
+    """The largest score that a label of a conformal set may have, and the bytes that clients send to find it.
 
     Attributes:
-        value: The threshold. With too few withheld samples for alpha, the threshold is infinite, and every set contains
-            every label.
+        value: The threshold. If there are too few withheld samples, it is infinite, and every set contains every label.
         bytes: Number of bytes that all clients together send for the threshold.
     """
 
@@ -228,7 +230,7 @@ class Threshold(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """Coverage and size of the sets of n samples.
+    """Coverage and size of the conformal sets of n samples.
 
     Attributes:
         covered: 1 where the true label or target is inside the set, else 0, `[n]`.
@@ -240,9 +242,9 @@ class Sets(NamedTuple):
 
 
 def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
-    """Returns the score of each label for each sample, `[n, C]`.
+    """Returns the conformal score of each label for each sample, `[n, C]`.
 
-    `u` has a uniform random number from 0 to 1 for each sample, `[n]`, which the score `lac` does not use.
+    `u` has a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not use it.
     """
     if rule.score == "lac":
         plain: FloatArray = 1.0 - probs
@@ -263,7 +265,7 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
 
 
 def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
-    """Returns the threshold that follows from the scores of some clients.
+    """Returns the threshold that follows from the conformal scores of clients.
 
     `scores` has the scores of each client's withheld samples, `[n_k]`. A client without samples sends nothing and does
     not count.
@@ -282,7 +284,9 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 
 
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
-    """Returns the rank, from 1, of the pooled score that is the threshold, `ceil((1 - alpha) (N + K))`.
+    """Returns the rank of the score that becomes the threshold, among the scores of all clients, from 1.
+
+    It is `ceil((1 - alpha) (N + K))` for N withheld samples and K clients.
 
     Example:
         >>> find_pooled_rank(0.1, rows=90, clients=10)
@@ -292,7 +296,10 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
 
 
 def _pick_rank(scores: FloatArray, rank: int) -> float:
-    """Returns the score at a rank, from 1. The result is infinity if the score is NaN or if there is no such rank."""
+    """Returns the score at a rank (place in ascending order, from 1).
+
+    The result is infinity if the score is NaN or if there is no such rank.
+    """
     if rank > len(scores):
         return math.inf
     found = float(np.partition(scores, rank - 1)[rank - 1])
@@ -300,13 +307,13 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
 
 
 def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Returns which sets hold the true label, and the number of labels in each set."""
+    """Returns for each sample whether its conformal set holds the true label, and the number of labels in the set."""
     inside = ~(scores > threshold)  # predictions of a diverged model are NaN, and then every label is inside
     return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
 
 
 def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> Sets:
-    """Returns which intervals `mean +- threshold * sd` hold the target, and the width of each interval.
+    """Returns for each sample whether its interval `mean +- threshold * sd` holds the target, and the interval's width.
 
     Args:
         mean: Predicted mean, `[n]`.
@@ -318,10 +325,13 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:
-    """Returns each client's share (n_k + 1) / (N + K) in the mixture of clients whose coverage is bounded, `[K]`.
+    """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`.
+
+    The guarantee of conformal sets holds for a new sample that comes from client k with this probability. N is the sum
+    of the n_k.
 
     Args:
-        sizes: Number of withheld samples of each client, `[K]`. A client without withheld samples has share 0.
+        sizes: Number n_k of withheld samples of each client, `[K]`. A client without withheld samples has share 0.
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
     shares: FloatArray = parts / max(float(parts.sum()), 1.0)
@@ -329,9 +339,11 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
-    """Returns the coverage of each class, `[C]`, which is NaN for a class without samples.
+    """Returns the coverage of the conformal sets for each class, `[C]`.
 
-    `covered` is 1 for each sample whose set holds the label, else 0, `[n]`.
+    It is NaN for a class without samples.
+
+    `covered` is 1 for a sample whose set holds the true label, else 0, `[n]`.
 
     Example:
         >>> summarize_classes(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]), 3).tolist()

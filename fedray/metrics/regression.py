@@ -1,7 +1,8 @@
 """Scores probabilistic regression.
 
-Mean and variance of a Gaussian prediction and the targets y have the same shape, `[n]` or any other. The scores are
-means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
+A prediction is a Gaussian with a mean and a variance. Both have the shape of the targets y, which is `[n]` or any
+other. The scores are means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in
+float64.
 """
 
 import math
@@ -39,10 +40,11 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 
 
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns four values for each target, `[4, n]`. Their (weighted) means over the targets are scores.
+    """Returns four values for each target, `[4, n]`. Their means over the targets are scores.
 
-    The values are the squared error, the negative log-likelihood, 1 if the target is inside the central 95 % interval
-    (else 0), and the width of this interval. The square root of the first mean is the RMSE.
+    The first two values are the squared error and the negative log-likelihood. The third is 1 if the target is inside
+    the central 95 % interval, else 0. The fourth is the width of this interval. The square root of the first mean is
+    the RMSE.
 
     Example:
         >>> row_scores([0.0, 0.0], [1.0, 1.0], [1.0, 3.0]).mean(axis=1).round(3).tolist()
@@ -69,9 +71,9 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Returns the share of the targets inside the central interval that has probability `level`, 0 to 1.
+    """Returns the share of the targets that are inside the central interval with probability `level`, 0 to 1.
 
-    The share should be about `level`. It is NaN if a prediction holds NaN.
+    The share should be about `level`. It is NaN if a prediction is NaN.
     """
     half = _quantile(level) * np.sqrt(to_floats(variance))
     error = np.abs(to_floats(y) - to_floats(mean))
@@ -79,7 +81,7 @@ def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -
 
 
 def width(variance: ArrayLike, level: float = 0.95) -> float:
-    """Returns the mean width of the central interval of a level, in the target's unit.
+    """Returns the mean width of the central interval with probability `level`, in the target's unit.
 
     Example:
         >>> round(width([1.0, 1.0]), 3)
@@ -104,8 +106,8 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit. It is at most `sharpness`.
 
-    This is the determinant sharpness of all predictions taken as one vector. The NLL of a Gaussian is `log(2 pi) / 2 +
-    log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
+    It is the determinant sharpness of all predictions as one vector. The mean negative log-likelihood is `log(2 pi) / 2
+    + log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
 
     Example:
         >>> round(sharpness_geometric([1.0, 16.0]), 6)
@@ -144,9 +146,9 @@ def regression_scores(
         y: Targets, `[n]`.
         weights: Weight of each model in the ensemble, `[K]`. The weights sum to 1. None means 1/K.
         variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
-        noise: Variance of the observation noise, which is added to the variance over the models.
-        residual: Variance of the residuals on the clients' training samples, as a mean over the clients. None means
-            that it is unknown.
+        noise: Variance of the observation noise. It is added to the variance of the ensemble's prediction.
+        residual: Variance of the residuals on training samples, averaged over the clients. None means that it is
+            unknown.
         floor: Smallest variance of the prediction, which is `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:
@@ -168,7 +170,7 @@ def regression_scores(
 
 
 def _normal_cdf(z: FloatArray) -> FloatArray:
-    """Returns the standard normal distribution function at z."""
+    """Returns the distribution function of the standard normal distribution at z."""
     import torch  # not at the top: see `classification.probabilities`
 
     result: FloatArray = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
@@ -176,5 +178,5 @@ def _normal_cdf(z: FloatArray) -> FloatArray:
 
 
 def _quantile(level: float) -> float:
-    """Returns half the width of the central interval of a level, in standard deviations."""
+    """Returns half the width of the central interval with probability `level`, in standard deviations."""
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

@@ -1,6 +1,6 @@
-"""Scores true and predicted values with a scorer of scikit-learn, or with a user's function `(y_true, y_score)`.
+"""Scores predictions with a scorer of scikit-learn, or with a user's function that takes `(y_true, y_score)`.
 
-Such a metric can score predictions of the ensemble or of a member, for the test split or for one client.
+Such a metric can score the ensemble or one of its models, on the test split or on the samples of one client.
 
 Example:
     >>> import numpy as np
@@ -26,12 +26,12 @@ from fedray.core.types import FloatArray
 from fedray.metrics.scores import check_number
 from fedray.own_code.contract import contract
 
-PROBABILITIES = ("y_score", "y_prob", "y_proba")  # names of a second argument that takes probabilities of classes
-LABELS = "y_pred"  # name of a second argument that takes predicted classes
+PROBABILITIES = ("y_score", "y_prob", "y_proba")  # second arguments with these names take probabilities of classes
+LABELS = "y_pred"  # a second argument with this name takes predicted classes
 
 
 def second_argument(function: Any) -> str:
-    """Returns the name of a function's second argument, if this is `y_score` or `y_pred`. Else returns an empty text.
+    """Returns the name of a function's second argument if it is `y_score` or `y_pred`, else an empty text.
 
     Example:
         >>> from sklearn.metrics import average_precision_score, f1_score
@@ -46,10 +46,10 @@ def second_argument(function: Any) -> str:
 
 
 class SampleMetric(NamedTuple):
-    """A metric of true and predicted values. For a scorer of scikit-learn, higher values are better.
+    """A metric that compares true and predicted values. If it is a scorer of scikit-learn, higher values are better.
 
     Attributes:
-        name: Name of the metric's column. Without `function` it is the name of a scorer of scikit-learn.
+        name: Name of the metric. If `function` is None, it is the name of a scorer of scikit-learn.
         positive: Number of the positive class, if there are two classes.
         function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`. None means scikit-learn's scorer.
     """
@@ -59,9 +59,9 @@ class SampleMetric(NamedTuple):
     function: Callable[..., Any] | None = None
 
     def score(self, y: Any, prediction: FloatArray, weight: FloatArray | None = None) -> float:
-        """Returns the metric of some samples, as scikit-learn computes it.
+        """Computes the metric for some samples, as scikit-learn does.
 
-        If there are two classes, the metric gets the positive class as class 1.
+        If there are two classes, the positive class becomes class 1 for the metric.
 
         Args:
             y: True classes `[n]`, or true targets `[n]`.
@@ -69,9 +69,9 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
-            if scikit-learn warns of any prediction for them. Otherwise only those clients would count whose predictions
-            happen to cause no warning. A metric without `sample_weight` is undefined for unequal weights.
+            The value, or NaN if the metric is undefined. If all samples have the same class, some metrics of two
+            classes make scikit-learn warn for some predictions. Such a metric is undefined for these samples, whatever
+            the predictions are. A metric that takes no `sample_weight` is undefined for unequal weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.
@@ -100,7 +100,10 @@ class SampleMetric(NamedTuple):
         return math.nan if lacks and not math.isfinite(found) else found
 
     def _compute(self, y: Any, prediction: FloatArray, given: dict[str, Any]) -> float:
-        """Returns the metric, with further arguments. If there are two classes, class 1 is the positive class."""
+        """Computes the metric. `given` has further arguments of its function.
+
+        If there are two classes, class 1 is the positive class.
+        """
         classes = prediction.shape[1] if prediction.ndim == 2 else 0
         if self.function is None:
             return float(_find_scorer(self.name, classes)(_predictor(classes), prediction, y, **given))
@@ -112,7 +115,7 @@ class SampleMetric(NamedTuple):
         return float(contract(f"metric {self.name}", self.function, check_number)(y, prediction, **given))
 
     def try_out(self, classes: int) -> None:
-        """Computes the metric of a few made-up samples, so that a mistake is found before the run begins.
+        """Computes the metric for a few made-up samples, so that mistakes are found before the run begins.
 
         Args:
             classes: Number of classes, C. It is 0 for a regression.
@@ -150,7 +153,7 @@ def _list_parameters(metric: SampleMetric) -> frozenset[str]:
 
 @cache
 def _accepts_one_class(metric: SampleMetric) -> bool:
-    """Returns whether a metric of two classes is defined for samples of one class, for all predictions."""
+    """Returns whether a metric of two classes is defined for samples of one class, whatever their predictions are."""
     told = np.array([[0.8, 0.2], [0.6, 0.4]])
     cases = [(np.full(2, y), prediction) for y in (0, 1) for prediction in (told, told[:, ::-1])]
     with warnings.catch_warnings():
@@ -163,7 +166,10 @@ def _accepts_one_class(metric: SampleMetric) -> bool:
 
 @cache
 def _find_scorer(name: str, classes: int) -> Any:
-    """Returns a scorer of scikit-learn. A scorer of probabilities gets all C classes, even if `y` lacks some."""
+    """Returns the scorer of scikit-learn with a name.
+
+    If it scores probabilities, it gets all C classes, even if the samples lack some.
+    """
     from sklearn.metrics import get_scorer, make_scorer
 
     scorer = get_scorer(name)
@@ -176,7 +182,7 @@ def _find_scorer(name: str, classes: int) -> Any:
 
 @cache
 def _predictor(classes: int) -> Any:
-    """Returns a model of scikit-learn whose predictions are its inputs: probabilities `[n, C]`, or targets `[n]`."""
+    """Returns a model of scikit-learn that predicts its inputs, which are probabilities `[n, C]` or targets `[n]`."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

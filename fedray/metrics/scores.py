@@ -1,4 +1,4 @@
-"""Names fedray's scores, computes a user's own metric, and compares two runs over their seeds."""
+"""Describes fedray's scores, computes a user's own metric, and compares the scores of two runs."""
 
 import math
 from collections import defaultdict
@@ -30,18 +30,19 @@ ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from roun
 
 
 class PairedDifference(NamedTuple):
-    """The mean difference of the scores of two runs, over the seeds (or folds) that both runs have.
+    """The difference of two runs' scores, averaged over the seeds or folds that both runs have.
 
     Attributes:
         mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
             differences is infinite or NaN.
-        low: Lower end of the confidence interval. It is NaN for a single pair and for infinite scores, which have no
-            interval.
-        high: Upper end of the confidence interval. It is NaN if `low` is NaN.
+        low: Lower end of the confidence interval. It is NaN if there is no interval, because of a single pair or
+            infinite scores.
+        high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.
-        over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
-        level: Confidence level: the share of such intervals that contain the true mean difference.
-        p: Two-sided p-value of the paired t test of no difference. It is NaN if there is no interval.
+        over: What the pairs are. It is `seeds`, or `folds` if the runs have only one seed in common.
+        level: Confidence level of the interval, between 0 and 1.
+        p: Two-sided p-value of the paired t test, whose null hypothesis is no difference. It is NaN if there is no
+            interval.
     """
 
     mean: float
@@ -66,12 +67,15 @@ class PairedDifference(NamedTuple):
 
 
 def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
-    """Returns the mean of the paired differences, with Student's interval mean +- t(n - 1) * sd / sqrt(n).
+    """Compares the scores of two runs in pairs of equal seed and fold.
+
+    The interval is Student's, mean +- t(n - 1) * sd / sqrt(n) over n differences.
 
     A difference of at most 1e-12 times the larger score counts as 0, because it comes from rounding.
 
     Args:
-        first: Scores of the first run. A NaN score is left out. If a score is infinite, there is no interval.
+        first: Scores of the first run, by seed and fold. A score that is NaN is left out. If a score is infinite, there
+            is no interval.
         second: Scores of the second run.
         level: Confidence level of the interval, above 0 and below 1.
 
@@ -122,17 +126,17 @@ def score_worlds(
     at: ArrayLike | None = None,
     last: float = math.inf,
 ) -> dict[tuple[int, int], float]:
-    """Returns the score of each replicate and fold at its last evaluated round, in the form for `compare_paired`.
+    """Returns the score of each seed and fold at its last evaluated round, in the form for `compare_paired`.
 
     Args:
         seed: Seed of the scenario. Replicate r has the seed `seed + r`.
         replicate: Replicate of each row of `rounds.parquet`, `[n]`.
         fold: Fold of each row of the table, `[n]`.
-        values: Score in each row of the table, `[n]`. A row whose score is NaN does not count.
+        values: Score in each row of the table, `[n]`. Rows whose score is NaN do not count.
         round: Round of each row of the table, `[n]`, or the server step if a run has no rounds.
         at: The quantity that `last` limits, such as virtual seconds, `[n]`. None means the round. If several rows have
             the same value, the row of the latest round counts.
-        last: Rows of the table with a larger `at` do not count, so runs of different lengths can be compared.
+        last: Rows of the table with a larger `at` do not count. So runs of different lengths can be compared.
 
     Example:
         In the second call, two server steps happen at the same virtual time.
@@ -162,13 +166,13 @@ MOST_APART = 2.0  # largest cost of the later evaluation, as a multiple of the c
 
 
 class BudgetScore(NamedTuple):
-    """A run's score when a budget is used up.
+    """The score of a run when it has used up a budget, such as a number of bytes or rounds.
 
     Attributes:
         value: the score.
         used: Share of the budget that was used at the last evaluation within the budget, in (0, 1].
-        after: Share of the budget that was used at the first evaluation beyond the budget, if the score is
-            interpolated. Otherwise it equals `used`.
+        after: If the score is interpolated, the cost at the first evaluation beyond the budget, as a multiple of the
+            budget. Otherwise it equals `used`.
     """
 
     value: float
@@ -177,13 +181,13 @@ class BudgetScore(NamedTuple):
 
 
 def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
-    """Returns the score of one run at a budget, or None if no evaluation is near enough.
+    """Returns the score of a run when it has used up a budget, or None if no evaluation is near enough.
 
     Args:
-        cost: Cost up to each evaluation of trained models, in ascending order, `[n]`. If several evaluations have the
-            same cost, the last one counts.
+        cost: Cost up to each evaluation in ascending order, such as a number of bytes, `[n]`. The evaluation before
+            training is left out. If several evaluations have the same cost, the last one counts.
         score: Score of each evaluation, `[n]`.
-        budget: The budget, at least 0. Infinity means that the last evaluation counts.
+        budget: The budget in the unit of the cost, at least 0. Infinity means that the last evaluation counts.
 
     Example:
         A run that ended below the budget has a score only if it had used at least 90 % of the budget.
@@ -215,9 +219,11 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Returns whether a task has a score. For example, a regression has no accuracy, and a classification has no rmse.
+    """Returns whether a score exists for a task, which is a classification or a regression.
 
-    The number of `classes` is 0 for a regression. The name may begin with `hold_out_`.
+    For example, a regression has no accuracy.
+
+    `classes` is 0 for a regression. The name may begin with `hold_out_`.
 
     Example:
         >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
@@ -230,7 +236,7 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns whether lower values of a score are better.
+    """Returns whether lower values of the score with a name are better.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
     scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).
@@ -244,7 +250,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether high or low values of a score are better. For entropy and coverage, neither is better.
+    """Returns whether either high or low values of a score are better. It is False for entropy and coverage.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -276,12 +282,12 @@ SCORES: Mapping[str, Column] = {
 
 
 def describe_score(name: str) -> Column | None:
-    """Returns unit and meaning of a score, or None if fedray computes no score of this name.
+    """Returns a description of a score, or None if fedray computes no score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. Names begin with `hold_out_` for held-out samples, and with
-            `member_` for lists over the members. They end with `_min`, `_mean` or `_max` for summaries over the
-            members.
+        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`. For
+            the models of an ensemble, there are lists whose names begin with `member_`, and summaries whose names end
+            with `_min`, `_mean` or `_max`.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]
@@ -300,7 +306,9 @@ def describe_score(name: str) -> Column | None:
 
 
 def is_fedrays(name: str) -> bool:
-    """Returns whether a name in `rounds.parquet` or `summary.json` is fedray's, so that no user's metric may have it.
+    """Returns whether fedray uses a name in `rounds.parquet` or `summary.json`.
+
+    A user's metric must not have such a name.
 
     Example:
         >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
@@ -315,20 +323,20 @@ def is_fedrays(name: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """The predictions for the samples of a split by the models of one replicate and fold.
+    """What the models of one replicate and fold predict for the samples of a split.
 
     Attributes:
         prediction: Prediction of the ensemble, which is probabilities `[n, C]`, or the mean of the target `[n]` in the
             target's unit.
         targets: True classes `[n]`, or true targets `[n]` in the target's unit.
-        members: Predictions of each model, which are probabilities `[K, n, C]` or means `[K, n]`. Models of weight 0
-            are left out. The members of a stack are its sub models.
-        inputs: Inputs of the samples as the data set stores them, `[n, ...]`.
+        members: Predictions of each model, which are probabilities `[K, n, C]` or means `[K, n]`. Models whose weight
+            is 0 are left out. For a stack these are its sub models, without the meta model.
+        inputs: Inputs of the samples, as they are in the data set, `[n, ...]`.
         split: The split, `test` or `hold_out`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
         variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. It
-            includes the noise, as in the score `nll`. For classes it is None.
+            includes the noise that the score `nll` assumes. In a classification it is None.
 
     Example:
         >>> import numpy as np
@@ -363,7 +371,7 @@ def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) ->
 
 
 def check_number(found: Any, *_: Any, **_given: Any) -> str | None:
-    """Returns a description of what is wrong with the value of a metric, or None if it is a number."""
+    """Returns what is wrong with the value of a metric, or None if it is a number."""
     try:
         float(found)
     except (TypeError, ValueError):
