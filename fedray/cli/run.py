@@ -405,7 +405,10 @@ def compare_command(
 
 
 def _confirm_picture(option: str, out: Path) -> None:
-    """Refuses a file name without a picture's ending, or a folder that cannot be written, before any computation."""
+    """Checks a file name before any computation.
+
+    It must have the ending of a picture, in a folder that can be written.
+    """
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
     confirm_writable(option, out.parent)

@@ -122,12 +122,12 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """Returns the parts in a folder of tables, by file names without endings. None means one table per client."""
+    """Returns the parts that the names of tables (without endings) mean, or None if each table belongs to a client."""
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a list with a remark that counts unread files by ending, or an empty list if there are no such files."""
+    """Returns a list with a remark that counts unread files by ending. The list is empty if all files were read."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
         return []
@@ -194,7 +194,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds to `layout` the folders of classes in the folder of the data set, of a part or of a client."""
+    """Adds to `layout` the folders of classes in a folder, which belongs to the data set, to a part or to a client."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:
@@ -221,7 +221,7 @@ def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
 
 
 def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
-    """Yields the files of a folder in any order, without hidden files and files in hidden folders."""
+    """Yields the files in a folder and in its subfolders in any order. Skips hidden files and hidden folders."""
     for path in folder.rglob("*") if inside else folder.iterdir():
         if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
             yield path

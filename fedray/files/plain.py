@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explain_unwritable(path: Path) -> Iterator[None]:
-    """Replaces errors of the operating system in a block that writes a file or folder of a run by `Unwritable`."""
+    """Raises `Unwritable` in place of errors of the operating system.
+
+    The `with` block writes a file or folder of a run.
+    """
     try:
         yield
     except FileNotFoundError:

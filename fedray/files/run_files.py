@@ -76,7 +76,7 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory, which may come from an unknown source.
+    """Returns the bytes of a file of a run directory. Anyone may have written this directory.
 
     `remedy` is the advice in the message.
 
@@ -213,7 +213,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> FileSums:
-    """Returns the list of files in the newest checkpoint of a run directory, or an empty list without a checkpoint.
+    """Returns the files whose sizes and digests the newest checkpoint lists. Without a checkpoint there are none.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
@@ -309,7 +309,7 @@ def sum_final_files(out: Path) -> FileSums:
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns a list of all parts in a run directory, for directories whose checkpoints have no such list."""
+    """Returns sizes and digests of the parts of all tables of a run directory, which old checkpoints do not list."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
@@ -510,7 +510,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table. `COLUMNS` has the types of columns, and other columns are float64. NaN becomes an empty cell.
+    """Returns a table. Columns have the types in `COLUMNS`, or else float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names

@@ -60,7 +60,10 @@ def hash_values(*things: Any) -> dict[str, str]:
 
 
 def _list_read(thing: Any) -> list[tuple[str, Any]]:
-    """Lists the names and values that a single function or class uses, without functions, classes and modules."""
+    """Lists the values that one function, class or object uses, with their names.
+
+    Values that are functions, classes or modules are left out.
+    """
     if isinstance(thing, partial):
         read = [*((f"argument {place}", one) for place, one in enumerate(thing.args)), *thing.keywords.items()]
     elif isinstance(thing, MethodType):
@@ -176,7 +179,10 @@ def is_changed(thing: Any, before: Any) -> bool:
 
 
 def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-    """Yields every object that can be reached, with its name. Only plain values may be yielded more than once."""
+    """Yields every object that code can reach from `thing`, with its name.
+
+    Only plain values may occur more than once.
+    """
     seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
     waiting: list[tuple[str, Any]] = [("", thing)]
     while waiting:
@@ -238,8 +244,8 @@ def contract(
     Args:
         where: the beginning of messages.
         function: the user's function.
-        returns: a function of the result and the arguments that says in words what is wrong with the result, or returns
-            None.
+        returns: a function that takes the result and the arguments. It returns in words what is wrong with the result,
+            or None.
         arguments: the arguments of the function, such as "state, stats, t". None means that they are not checked here.
         again: whether the result has to depend only on the arguments.
         remedy: the end of the message if the user's code used None where a value is required.

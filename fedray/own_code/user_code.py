@@ -49,7 +49,7 @@ def name_callable(thing: Any) -> str:
 
 
 def hash_source(*things: Any) -> dict[str, str]:
-    """Returns SHA-256 digests, by qualified name, of the source of the given code and of the user's code in it.
+    """Returns SHA-256 digests of the source of the given code, and of the user's code that it uses, by qualified name.
 
     The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
     typed into an interpreter, and two lambdas in the same line.
@@ -200,7 +200,7 @@ def is_own_module(name: str) -> bool:
 
 
 def list_nested(thing: Any) -> list[Any]:
-    """Returns an object and the callable objects in its attributes, without classes.
+    """Lists an object and the callable objects in its attributes. Classes are left out.
 
     Objects inside lists, dicts and partials are included, at any depth.
 

@@ -53,7 +53,7 @@ UNSET = "not set"
 
 
 def select_result_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the dotted keys that decide the results of a resolved scenario, with their values."""
+    """Returns the keys of a resolved scenario that decide its results, with their values. Keys are dotted."""
     keys = {key: value for key, value in flatten(tree).items() if not is_free(key)}
     return {key: value for key, value in keys.items() if _value_of_before(key) != value}
 
@@ -129,7 +129,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value of a key that gives the behavior before the key existed, or `UNSET` if it always existed."""
+    """Returns the value of a key with which fedray acts as before it had the key, or `UNSET` if it always had it."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

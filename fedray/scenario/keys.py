@@ -25,7 +25,7 @@ class Key(NamedTuple):
         name: the dotted key, with `*` for any name or index.
         text: the description of the key.
         meaning: the values that the key may have.
-        default: the value in a scenario without keys. `REQUIRED` means that the key must be set.
+        default: the value if a scenario does not set the key. `REQUIRED` means that the key must be set.
         needs: a second key, and its values for which this key has an effect. None means that this key always has an
             effect.
         section: whether the key is a section, which holds further keys.
@@ -77,7 +77,7 @@ def read_attributes(owner: type) -> dict[str, str]:
 
 
 def show_name(name: str) -> str:
-    """Returns a key as a user writes it.
+    """Returns a key in the form of the reference, with `NAME` or `[i]` in place of `*`.
 
     Example:
         >>> show_name("clients.tiers.*.uplink"), show_name("table.*.name")
@@ -87,7 +87,7 @@ def show_name(name: str) -> str:
 
 
 def write_type(meaning: Meaning) -> str:
-    """Describes the allowed values in words."""
+    """Describes in words which values a key may have."""
     kind, values, empty = meaning
     shown = f"{kind}: {values}" if values.startswith("`") else f"{kind}, {values}" if values else kind
     return f"{shown}, or null" if empty else shown
@@ -121,7 +121,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
 
 
 def _belongs(name: str, wanted: str) -> bool:
-    """Returns whether a key is the wanted key, or is in the wanted section. Any name of a tier matches `*`."""
+    """Returns whether the key `name` is the key `wanted`, or is in the section `wanted`. Any name matches `*`."""
     pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
     return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
 
@@ -135,7 +135,10 @@ def _explain_key(key: Key, width: int) -> list[str]:
 
 
 def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
-    """Yields (section, option, name that has the option, declaration of the option), also for registered names."""
+    """Yields for each option its section, its key, the name of the object that has it, and its declaration.
+
+    Options of objects that a user registered are included.
+    """
     for word, kind in KINDS.items():
         for name in known_names(word):
             for option, one in list_options(word, name)[0].items():

@@ -55,8 +55,8 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
     """Checks that either no network names a tier, or exactly one network names each tier.
 
     Raises:
-        BadInput: some networks name tiers, but no network or several networks name one of the tiers, or a tier does not
-            exist.
+        BadInput: some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
+            does not exist.
     """
     named = [str(one.get("tier")) for one in networks]
     if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
@@ -159,7 +159,7 @@ GIVES_CLIENTS = ("natural", "column", "file", "flower")  # partitions that decid
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """Returns the keys with the defaults of the method, and with defaults that follow from other keys.
+    """Adds to the keys of a scenario the defaults of its method, and defaults that follow from other keys.
 
     Values of wrong types stay as they are.
 
@@ -283,7 +283,7 @@ _OUTER = ("local", "server", *(path[0] for path in names.NAMED if len(path) > 1)
 
 
 def spell_sections(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Returns the keys, with a mapping in place of every section that a user wrote as one word or one number.
+    """Puts a mapping in place of every section that a user wrote as one word or one number, as in `method: fedavg`.
 
     Example:
         >>> spell_sections({"method": "fedavg", "data": {"partition": "iid"}, "clients": 50})
@@ -346,7 +346,7 @@ def read_scenario(
             None (or nothing after `=`) removes a key, so that its default applies.
         explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
             a `ScenarioWarning` names the key instead. A resolved scenario, which has every key, is not checked.
-        own: the names among `data`, `model` and `method` that Python objects replace.
+        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
         BadInput: the scenario has an error. The message is one line with the key, the value and a remedy.
@@ -383,7 +383,7 @@ def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:
-    """Returns the cells of the table, each with a scenario without a table.
+    """Returns the cells of a scenario's table. The scenario of a cell has no table itself.
 
     If the scenario has no table, the only cell is `base`.
     """
@@ -401,7 +401,10 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 
 
 def to_plain(scenario: Scenario) -> dict[str, Any]:
-    """Returns a scenario as plain values with all defaults, in the order of the fields. Leaves out keys with None."""
+    """Returns a scenario as plain values with all defaults, in the order of the fields.
+
+    Leaves out keys whose value is None.
+    """
     out: dict[str, Any] = _plain(scenario)
     for path, kind in names.NAMED.items():
         if kind.alone and "object" in (section := _part(out, *path)):  # the name does not describe the Python object
@@ -421,7 +424,7 @@ def dump_scenario(scenario: Scenario) -> str:
 
 
 def refuse_scenario(where: str, tree: Any) -> None:
-    """Refuses a file with the keys of a scenario, because a sweep is required.
+    """Refuses a scenario file in a place where the file of a sweep is required.
 
     Raises:
         BadInput: the file has the keys of a scenario.
@@ -443,7 +446,7 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Moves the options of a named section into `options`. Leaves a section that is no mapping unchanged."""
+    """Moves the options of a section with a `name` into its key `options`. Changes nothing if it is no mapping."""
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -454,7 +457,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
     """Checks that every key that a user set has an effect. Skips resolved scenarios, which have every key.
 
-    `own` has the names among `data`, `model` and `method` that Python objects replace.
+    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
     """
     before: list[Scenario | None] = []
 
@@ -477,11 +480,12 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 
 
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
-    """Returns a line with the keys of a file that stay when an override replaces the method, or an empty text.
+    """Returns a line for the user if an override replaces the method, but keys of the file stay.
 
-    The line names keys that differ from the defaults of the new method. If a person wrote the file, the line names only
-    keys that the old method sets by default, because the person may mean the other keys for every method. `whole` says
-    whether the file is a resolved scenario, in which no person has chosen the keys.
+    Else returns an empty text. The line names the keys that stay and differ from the defaults of the new method. If a
+    person wrote the file, the line names only keys that the old method sets by default, because the person may mean the
+    other keys for every method. `whole` says whether the file is a resolved scenario, in which no person has chosen the
+    keys.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -522,7 +526,10 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
 
 
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the keys for messages. In a section with a Python object, `name` becomes the name of the object."""
+    """Returns the keys as messages show them.
+
+    If a section has a Python object, its `name` becomes the object's name.
+    """
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}
     named = {key: {"name": part["object"], **part} for key, part in sections.items() if part.get("object") is not None}
@@ -552,7 +559,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
 
 
 def spell_imports(tree: Tree, folder: Path | None) -> Tree:
-    """Returns the keys of a scenario, in which the key `own.modules` replaces `import`.
+    """Returns the keys of a scenario after the key `import` was renamed to `own.modules`.
 
     Paths of modules are relative to `folder`, the folder of the scenario file. None means the working directory.
 
@@ -589,7 +596,7 @@ def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] 
 def _drop_gone(tree: Tree) -> Tree:
     """Returns the keys without `predict.conformal.relative_error`.
 
-    Older resolved scenarios have this key without effect.
+    Older resolved scenarios have this key, which has no effect any more.
     """
     predict = tree.get("predict")
     keys = predict.get("conformal") if isinstance(predict, Mapping) else None
@@ -615,7 +622,7 @@ def _overrides(overrides: Overrides) -> Tree:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value with dataclasses as dicts, in which the options of a section stand next to its name."""
+    """Converts dataclasses to dicts. In the dict of a section, its options stand next to its name."""
     if is_dataclass(value):
         out: dict[str, Any] = {}
         for f in fields(value):
@@ -640,9 +647,9 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Returns the keys of a scenario without the defaults of its method and without keys that have no effect.
+    """Returns the keys that suffice to give a scenario.
 
-    The remaining keys give the same scenario.
+    Left out are defaults of its method, and keys that have no effect.
 
     Args:
         scenario: a resolved scenario without a table.
@@ -681,7 +688,7 @@ def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath
 
 
 def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
-    """Lists the keys of a tree that a method sets by default, and the sections that hold only such keys.
+    """Lists the keys of a scenario that its method sets by default, and the sections that hold only such keys.
 
     Keys of the section `method` are left out.
     """

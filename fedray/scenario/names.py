@@ -251,7 +251,7 @@ class _Own(NamedTuple):
     """A name that a user added.
 
     Attributes:
-        text: one line for `fedray list`.
+        text: a description of one line, for `fedray list`.
         options: the options with their defaults. None means that no options are declared.
         origin: the module and file that registered the name. None means that these are not known.
         thing: the object that the name stands for.
@@ -319,7 +319,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Returns the options of a user's own name whose default is None, each with the value None."""
+    """Returns those options of a user's own name whose default is None, as a dict in which all values are None."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -369,7 +369,7 @@ def allow_name(
     Args:
         kind: one of `KINDS`.
         name: the name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
-        text: one line for `fedray list`.
+        text: a description of one line, for `fedray list`.
         options: the options of the name with their defaults. None allows any options with plain values.
         origin: the module and file that registered the name. None means that these are not known.
         thing: the function or object that the name stands for.
@@ -447,7 +447,9 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the dotted keys of this name in other sections, including options of methods and models, for example.
+    """Returns the dotted keys in other sections that end in this name.
+
+    Options of objects, such as methods, are included.
 
     Example:
         >>> _find_elsewhere("ratio", "", {"local": ("lr",), "compress": ("kind", "ratio")})
@@ -466,5 +468,5 @@ def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]
 
 
 def _list_users(kind: str, key: str) -> list[str]:
-    """Returns the names of a kind that have an option with this key."""
+    """Returns the names of the objects of a kind (such as methods) that have an option with this key."""
     return [name for name, spec in KINDS[kind].specs.items() if key in spec.options]

@@ -248,7 +248,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
 
 def name_pair(path: KeyPath) -> tuple[str, str]:
-    """Returns the two keys of a section that exclude each other, or two empty texts for other sections."""
+    """Returns the two keys of a section that exclude each other. If it has no such keys, returns two empty texts."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
     pairs: dict[KeyPath, tuple[str, str]] = {
@@ -337,5 +337,5 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns a number or text unchanged, and the type of any other object, for messages."""
+    """Returns what messages show of a value: a number or text itself, or the type of any other object."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)

@@ -36,12 +36,12 @@ from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario, with the facts that the conditions of rows use.
+    """A key of a resolved scenario, with facts that decide whether the key has an effect or a wrong value.
 
     Attributes:
         scenario: the scenario.
         key: the dotted key.
-        own: the names among `data`, `model` and `method` that Python objects replace.
+        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
     """
 
     scenario: Scenario
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def bases(self) -> int:
-        """Returns the number of bases that `method.bases` lists."""
+        """Returns how many base models of a stack `method.bases` lists."""
         return len(self.options.get("bases", ()))
 
     @property
@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns why a method cannot train without rounds, as words after its name, or an empty text if it can.
+    """Returns the words that follow a method's name if it cannot train without rounds, or an empty text if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -167,9 +167,9 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if the key needs a value of a second key that is not set.
+    """Returns why a key has no effect: a second key does not have the value that the first key needs.
 
-    Otherwise returns an empty text.
+    If the key needs no second key, or its value fits, the text is empty.
     """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
@@ -196,13 +196,14 @@ class Row(NamedTuple):
     Attributes:
         keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
             stands for all keys of the section.
-        where: a function that returns a true value if the condition holds. In `why`, `{found}` stands for this value.
+        where: a function that takes a `Case` and returns a true value if the condition holds. In `why`, `{found}`
+            stands for this value.
         why: the reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
         remedy: the advice for a wrong value.
-        value: a function that returns whether the value of the key is wrong, no matter who set the key. None means that
-            the row refuses every value that a user set.
+        value: a function that takes a `Case` and returns whether the value of its key is wrong, no matter who set the
+            key. None means that the row refuses every value that a user set.
     """
 
     keys: str
@@ -470,7 +471,7 @@ ROWS = (
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """Returns the reason why a key that is set has no effect, or an empty text if the key has an effect.
 
-    `own` has the names among `data`, `model` and `method` that Python objects replace.
+    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -606,7 +607,7 @@ class Idle(NamedTuple):
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
     """Returns the keys that a user set and that have no effect, in the order of `given`.
 
-    `own` has the names among `data`, `model` and `method` that Python objects replace.
+    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -693,7 +694,7 @@ def judge_keys(
         places: the base and the cells.
         overrides: the keys that the command line or the caller sets.
         alone: function that returns the scenario without the overrides, or None if this scenario has an error.
-        own: the names among `data`, `model` and `method` that Python objects replace.
+        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
         BadInput: a cell sets a key that has no effect in the cell, or the base or an override sets a key that has no

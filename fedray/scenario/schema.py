@@ -44,8 +44,8 @@ class MethodKeys:
 
     Attributes:
         name: name of the method (`fedray list methods`).
-        object: the name of the Python function that composed the method, written by fedray. Keys then have the defaults
-            of the method `name`.
+        object: the name of the Python function that composed the method. fedray writes this key. Other keys then have
+            the defaults of the method `name`.
         models: the number of models, K.
         options: the options of the method itself (mu, alpha, lambda, samples, ...).
     """
@@ -63,8 +63,8 @@ class PartitionKeys:
     Attributes:
         name: name of the partition (`fedray list partitions`). The default is `file` if the scenario names a file,
             `natural` if the samples of the data set already belong to clients, and `iid` otherwise.
-        object: the name of the Python function or Flower partitioner that replaces the partition `name`, written by
-            fedray.
+        object: the name of the Python function or Flower partitioner that replaces the partition `name`. fedray writes
+            this key.
         options: the options of the partition itself (shards, classes, alpha, column, ...).
     """
 
@@ -88,8 +88,8 @@ class DataKeys:
 
     Attributes:
         name: name of the data set (`fedray list datasets`).
-        object: the name of the Python object that is used as the data set, written by fedray. If it is set, `name` has
-            no effect.
+        object: the name of the Python object that is used as the data set. fedray writes this key. If it is set, `name`
+            has no effect.
         root: the folder that holds the files of the data set. None means the folder in the environment variable
             `FEDRAY_DATA`, or a cache folder.
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
@@ -125,8 +125,8 @@ class ModelKeys:
 
     Attributes:
         name: name of the network (`fedray list models`).
-        object: the name of the Python function that makes the network, written by fedray. If it is set, `name` has no
-            effect.
+        object: the name of the Python function that makes the network. fedray writes this key. If it is set, `name` has
+            no effect.
         weights: the weights from which the models start, instead of random weights. The value is a run directory with
             K models or one model, or a `.safetensors` file with the state dict of one model (from `fedray export`).
         objective: the loss that training minimizes. `auto` means cross entropy for classes, and squared error for real
@@ -147,8 +147,8 @@ class PredictKeys:
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: the temperature of the weights with which a known client (a client of the run) averages the models. With
-            infinity known clients have the weights of new clients. These weights are equal unless the method sets
+        gamma: the temperature of the weights with which each client of the run averages the models. With infinity,
+            clients of the run have the same weights as new clients. These weights are equal unless the method sets
             others.
         noise: the variance of the observation noise, which is added to the predicted variance of a regression. With
             `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
@@ -220,9 +220,9 @@ class Scenario:
         table: the list of the cells of a table, each of which is a variant of this scenario.
         published: the values that the paper reports for the scenario itself, by metric.
         callbacks: names of functions that your module registers. They are called after each round and may end the run.
-        own: the names of the Python objects that were passed for training and evaluation, and the modules of own code,
-            written by fedray. In a scenario file write `import: my_method.py`, or a list of modules. These modules are
-            imported first, as by `--import`. Paths are relative to the scenario file.
+        own: the names of the Python objects that were passed for training and evaluation, and the modules of own code.
+            fedray writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules
+            are imported first, as by `--import`. Paths are relative to the scenario file.
     """
 
     seed: int = opt.key(0, opt.whole(0, 2**62))
@@ -359,7 +359,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the message for a single value in place of a section. The message shows keys as an example."""
+    """Returns the message for a user who wrote a single value in place of a section. It shows keys as an example."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

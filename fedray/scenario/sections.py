@@ -106,7 +106,7 @@ class SelectionKeys:
 
     Attributes:
         name: name of the selection (`fedray list selections`).
-        object: the name of the Python function that chooses the participants instead, written by fedray.
+        object: the name of the Python function that chooses the participants instead. fedray writes this key.
         options: the options of the selection itself (candidates, exploration, ...).
     """
 
@@ -175,8 +175,8 @@ class ScheduleKeys:
 
     Attributes:
         kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
-        object: the name of the Python function that assigns the models, written by fedray. If it is set, `kind` has no
-            effect.
+        object: the name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
+            has no effect.
         rows: the meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` a row
             is a client (default with full participation). With `slot` a row is a position among the participants of a
             round, who are drawn uniformly (default otherwise). With `stratum` a row is a position that is filled from a
@@ -263,7 +263,7 @@ class DataSpec:
     """The specification of a data set for scenarios.
 
     Attributes:
-        text: one line for `fedray list`.
+        text: a description of one line, for `fedray list`.
         options: the keys in the section `data` that only this data set has.
         natural: whether the samples already belong to clients. The default partition is then `natural`.
         clients: the default number of clients, N, for a data set that generates its clients. It is None for other data

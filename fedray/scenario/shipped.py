@@ -19,9 +19,10 @@ from fedray.scenario.names import UNKNOWN, method_spec_of
 
 
 def find_last_phase(keys: Mapping[str, Any]) -> int:
-    """Returns the round after which the last phase of a method begins. Earlier scores do not belong to the method.
+    """Returns the round after which the last phase of a method begins.
 
-    The round is 0 for a method with a single phase, and for a method that fedray does not know.
+    Scores of earlier phases are not scores of the method. The round is 0 for a method with a single phase, and for a
+    method that fedray does not know.
 
     Example:
         >>> stack = {"name": "stacking", "meta": "softmax"}
@@ -169,7 +170,9 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 
 
 def copy_shipped(name: str, out: Path) -> None:
-    """Copies a file that comes with the package, for editing. In a sweep, the path of the scenario becomes a name.
+    """Copies a file that comes with the package, so that a user can edit it.
+
+    If it is a sweep, the copy names its scenario by name instead of by path.
 
     Raises:
         BadInput: There is no file of this name, or the new file exists already.

@@ -233,15 +233,15 @@ class EvaluateKeys:
         stop_at: a metric and a value. The run ends when the metric reaches the value.
         target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
-        personal: whether every known client is also evaluated with its own weights or its own model. The scores are
-            accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
+        personal: whether every client of the run is also evaluated with its own weights or its own model. The scores
+            are accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
             intervals.
-        personal_steps: the number of steps that a known client trains on its own samples before it predicts. It starts
-            from the models of the server, and its learning rate is `local.lr`. Personal scores are measured after these
-            steps. None means no such steps.
-        clients: the number of known clients that get a row in `client_scores.parquet` in every evaluated round, or
+        personal_steps: the number of steps that a client of the run trains on its own samples before it predicts. It
+            starts from the models of the server, and its learning rate is `local.lr`. Personal scores are measured
+            after these steps. None means no such steps.
+        clients: the number of clients of the run that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None means no client.
-        by_tier: whether the predictions for known clients are also scored per tier (`tier_NAME_nll`) and over all
+        by_tier: whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
             clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
             and intervals.
         ood: the out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same

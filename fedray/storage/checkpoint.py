@@ -48,8 +48,8 @@ def save_checkpoint(
         private: The clients' private vectors by name. None means that there are no such vectors.
         keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest other
             checkpoints.
-        files: The list of the parts of the run's tables. The checkpoint stores this list, together with its file of the
-            state.
+        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and those of its own file
+            with the state.
 
     Returns:
         The folder of the checkpoint.
@@ -92,7 +92,7 @@ def save_checkpoint(
 
 
 def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns contiguous tensors without shared memory, which safetensors refuses.
+    """Returns equal tensors that are contiguous and share no memory, because safetensors refuses others.
 
     A user's server may keep the models themselves, or a slice of them.
     """
@@ -107,7 +107,7 @@ def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs the folder to the disk, and renames it.
 
-    `totals` has the entries of `progress.json`. The list of files in these entries gets the checksum of the file of the
+    `totals` has the entries of `progress.json`. Its list of files gets the size and the digest of the file with the
     state.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
@@ -139,7 +139,7 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
 def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, dict[str, torch.Tensor]]:
     """Returns the progress in a checkpoint, and the clients' private vectors that were saved with it.
 
-    If `round` is None, this is the newest checkpoint.
+    If `round` is None, reads the newest checkpoint.
 
     Raises:
         Damaged: A file of the checkpoint is missing or was changed.
@@ -342,7 +342,7 @@ FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 class RunRecorder:
     """Writes the tables of one run, with a row for each job, and a row for each world of each evaluated round.
 
-    A world is one seed of one fold of the data.
+    A job trains one model at one client. A world is one seed of one fold of the data.
 
     Attributes:
         out: The run directory.
@@ -382,7 +382,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the jobs of a round, or of several rounds, until the next flush."""
+        """Keeps the rows about the jobs of one or several rounds in memory until the next flush."""
         n = len(plan.client)
         where = {
             "replicate": plan.world // self.study.per_replicate,
@@ -401,7 +401,7 @@ class RunRecorder:
         self._buffered += n
 
     def keep_clients(self, round: int, world: int, found: ClientScores) -> None:
-        """Keeps the scores of a world's clients until the next flush."""
+        """Keeps the scores of the clients of one replicate and fold in memory until the next flush."""
         n = len(found.client)
         replicate, fold = self.study.place(world)
         where = {"replicate": replicate, "fold": fold, "round": round}
@@ -417,7 +417,7 @@ class RunRecorder:
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round until the next flush, and calls the function `watch`."""
+        """Keeps the metrics of a round in memory until the next flush, and calls the function `watch`."""
         for world, row in enumerate(rows):
             replicate, fold = self.study.place(world)
             totals = {
@@ -505,7 +505,7 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 
 
 def read_table(out: Path, name: str) -> pa.Table:
-    """Returns a table of a run directory, `rounds`, `clients` or `client_scores`, sorted by replicate, fold and round.
+    """Returns one of the tables `rounds`, `clients` and `client_scores`, sorted by replicate, fold and round.
 
     A method without local training, such as `bayesian_linear`, has scores but no jobs. So its table `clients` has no
     rows.

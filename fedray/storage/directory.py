@@ -127,7 +127,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables after a round, and the models of the best round if the best round is later."""
+    """Removes the parts of tables that end after a round. Removes the models of the best round, too, if it is later."""
     for table in run_files.TABLES:
         for number, part in run_files.list_parts(out, table).items():
             if number > round:
@@ -181,8 +181,8 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
 def claim_numbered(wanted: Path) -> Iterator[Path]:
     """Makes the first of the directories `wanted`, `wanted-2`, `wanted-3` ... that does not exist.
 
-    The directory is removed at the end of the block if it is empty. Two processes that call this at the same time get
-    two directories.
+    If the directory is still empty at the end of the `with` block, it is removed. Processes that call this at the same
+    time get different directories.
 
     Yields:
         The directory.

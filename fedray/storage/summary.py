@@ -59,7 +59,7 @@ PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna
 
 
 def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Returns the mean, the standard deviation and the number of values of each metric over the rows.
+    """Returns for each metric the mean, the standard deviation and the number of its values in the given rows.
 
     The standard deviation of a single value is None.
 
@@ -76,11 +76,11 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Returns the metrics that depend on several evaluated rounds of a world, as a dict for each world.
+    """Returns metrics that depend on several evaluated rounds, as a dict for each replicate of each fold.
 
     If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
     3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
-    at which the target was first reached. These are absent if the target was not reached.
+    at which `evaluate.target` was first reached. They are absent if it was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -106,9 +106,9 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns the number of models that clients should train in a run, but of which the server never used an upload.
+    """Returns how many of the models that clients should train got no upload that the server used.
 
-    This is the number in the replicate and fold with the most such models.
+    The result is the number in the replicate and fold with the most such models.
 
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
@@ -155,7 +155,7 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
 
 
 def _find_drawn(study: Study, state: State) -> BoolArray:
-    """Returns whether each model of a state equals one of the initial models, `[worlds * K]`."""
+    """Returns for the K models of each replicate and fold whether they equal an initial model, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
@@ -202,9 +202,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 
 
 def find_most_frequent(study: Study) -> dict[str, Any]:
-    """Returns the most frequent class of the first world's test samples, and the number of classes.
+    """Returns the most frequent class (`class`) of the test samples, its share (`share`) and the number of classes.
 
-    The entry `share` is the share of each world's most frequent class, averaged over the worlds.
+    The class is that of the first replicate and fold. Each replicate and fold has a most frequent class of its own, and
+    `share` is the mean of their shares.
     """
     shares = measure_class_shares(study)
     names = study.shards.data.class_names
@@ -530,8 +531,8 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 def check_identity(out: Path, digests: Digests) -> None:
     """Checks, before the models of a run predict, that nothing has changed since the run began.
 
-    A run without an identity is not checked. `digests` describes everything that predictions depend on. The values that
-    the user's code uses are compared only for networks and partitions.
+    A run directory without `identity.json` is not checked. `digests` describes everything that predictions depend on.
+    The values that the user's code uses are compared only for networks and partitions.
 
     Raises:
         BadInput: Something has changed, which the message names.
@@ -607,7 +608,7 @@ def read_identity(out: Path) -> dict[str, Any]:
 def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
     """Returns the value of `lanes` for a run that continues.
 
-    If the scenario has `auto`, this is the value with which the run began.
+    If the scenario has `auto` and the run began with torch, the value is `torch`. Otherwise it is the scenario's value.
 
     Raises:
         BadInput: The run began with compiled kernels, which this machine does not have.
