@@ -70,7 +70,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """Writes the first names and the number of other names."""
+    """Returns some names as text: the first ones, and how many others there are."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -190,9 +190,9 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
-    """Writes a PNG picture of the partition in the first world.
+    """Writes a PNG picture of the partition of the first replicate and fold.
 
-    It shows the number of samples of each client and class, and the distribution of clients' numbers of samples.
+    It shows how many samples of each class each client holds, and how the sizes of the clients are distributed.
 
     Raises:
         BadInput: The path does not end with `.png`, or the file cannot be written.
@@ -270,7 +270,7 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
 
 
 def _describe_tier(tier: Tier, models: int) -> str:
-    """Describes a tier, whose clients train `models` models in a round unless the tier sets a number."""
+    """Describes a tier. Its clients train `models` models in a round, unless the tier sets a different number."""
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
@@ -284,7 +284,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """Describes the number of models, and for a stack the rounds of its parts."""
+    """Describes how many models there are. For a stack, also tells the rounds in which each part trains."""
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.trained_before is None]
@@ -308,7 +308,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 
 
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
-    """Describes the runtime and the reason for it, and on Ray the number of actors.
+    """Describes the runtime and why it was chosen. On Ray, also tells the number of actors.
 
     The number is computed for the present resources of the cluster at `address`. None means this machine.
     """

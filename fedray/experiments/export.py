@@ -40,7 +40,7 @@ from fedray.simulation.study import Study
 
 
 def name_world(study: Study, world: int) -> str:
-    """Returns the beginning of the names of a world's files."""
+    """Returns the text with which the names of the files of one replicate and fold begin."""
     replicate, fold = study.place(world)
     return f"replicate-{replicate}-fold-{fold}"
 
@@ -156,11 +156,11 @@ class Program(nn.Module):
     weights: Tensor
 
     def __init__(self, study: Study, world: int, networks: Sequence[nn.Module], weights: FloatArray | None) -> None:
-        """Collects the statistics and weights of a world.
+        """Collects the statistics and the weights of one replicate and fold.
 
         Args:
             study: The study of the run.
-            world: The world whose standardization is applied.
+            world: The world (index of a replicate and fold) whose statistics standardize inputs.
             networks: The K networks.
             weights: Weights of the networks in the prediction, `[K]`. None means equal weights.
         """
@@ -207,8 +207,8 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
     Args:
         study: The study of the run.
         answer: The models that predict.
-        predict: A function (inputs of the data set, world) -> the run's predictions of the ensemble `[n, ...]` and of
-            its members `[K, n, ...]`.
+        predict: A function that takes inputs of the data set and a world, and returns what the run predicts. These are
+            the predictions of the ensemble, `[n, ...]`, and of its members, `[K, n, ...]`.
         folder: The folder for the files.
         kind: The format, `onnx` or `pt2`.
 
@@ -300,7 +300,7 @@ def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 
 
 def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
-    """Exports a module for any number of samples, without the paths of this machine's files."""
+    """Exports a module for any number of samples. Removes from it the paths of files on this machine."""
     with torch.no_grad(), _silence():
         rows = x[:2].expand(2, *x.shape[1:])  # from one sample, torch would make a program for one sample only
         traced = torch.export.export(program, (rows,), dynamic_shapes=({0: torch.export.Dim("samples")},))

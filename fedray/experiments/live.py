@@ -31,7 +31,7 @@ STILL = "still "  # beginning of such a line
 
 
 class Heard:
-    """The phase of a command, and the times of lines about the phase.
+    """What a command is doing (its phase), and when it last printed a line about this.
 
     Attributes:
         phase: Words for the present phase. They are empty before the first phase.
@@ -54,7 +54,7 @@ class Heard:
         self.tell(phase)
 
     def speak(self) -> None:
-        """Records that other code has printed a line, which delays the next line."""
+        """Records that other code has printed a line. The next line about the phase then comes later."""
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 

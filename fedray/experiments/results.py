@@ -183,7 +183,7 @@ class Predictor:
     """Predicts for raw inputs with the models of one checkpoint, any number of times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
-        """Makes a worker in this process, with the clients' data and private vectors.
+        """Makes a worker in this process, which has the clients' data and private vectors.
 
         Args:
             study: The study of the run.
@@ -200,11 +200,13 @@ class Predictor:
             self.worker.private.restore(private)
 
     def ask(self, inputs: Tensor, world: int, client: int | None) -> tuple[Prediction, Answer]:
-        """Returns the prediction for new or known clients, without conformal sets, and the models that predict.
+        """Returns the prediction for new clients or for a client of the run, and the models that predict.
+
+        The prediction has no conformal sets.
 
         Args:
             inputs: Raw inputs `[n, *sample]`, as in the splits of the study.
-            world: The world whose models predict.
+            world: The world (index of a replicate and fold) whose models predict.
             client: The id of a client of the run. None means the prediction for new clients.
         """
         study, answer = self.study, self.answer
@@ -236,9 +238,9 @@ class Predictor:
         Args:
             found: The prediction without sets.
             rule: The rule that makes sets.
-            world: The world whose models predicted.
+            world: The world (index of a replicate and fold) whose models predicted.
             answer: The models that predicted.
-            known: Whether the prediction is for a known client.
+            known: Whether the prediction is for a client of the run.
         """
         study = self.study
         if rule not in self._calibrated:
@@ -257,7 +259,10 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns a client's weights over the A models, `[A]`. Models that do not predict have the weight 0."""
+        """Returns the weights with which a client averages the A models of `answer`, `[A]`.
+
+        Models that do not predict have the weight 0.
+        """
         weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
 
@@ -278,7 +283,7 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Extracts the predictions of the members from the predictions of all A models of a world, `[A, n, ...]`."""
+    """Extracts the predictions of the ensemble's members from those of all A models, `[A, n, ...]`."""
     if study.parts:  # the prediction of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
@@ -300,7 +305,7 @@ class Distilled:
 
     Attributes:
         study: The study of the run.
-        world: The world whose statistics standardize inputs.
+        world: The world (index of a replicate and fold) whose statistics standardize inputs.
         net: The network.
         row: The parameters and buffers of the network, `[d]`.
     """
@@ -321,7 +326,7 @@ class Distilled:
 
 
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
-    """Standardizes raw inputs with the statistics of a world."""
+    """Standardizes raw inputs with the statistics of one replicate and fold."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
     return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
 
@@ -430,9 +435,9 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """The table of drift scores. They say how unusual the data of each known client are to the final ensemble.
+        """The table of drift scores. They say how unusual the data of each client of the run are to the final ensemble.
 
-        There is one row per known client, replicate and fold. The column `z_knowledge` has the drift score, in standard
+        There is one row per client, replicate and fold. The column `z_knowledge` has the drift score, in standard
         deviations over the clients. The column `anomaly` says whether the drift score is above 3.
 
         Raises:
@@ -658,7 +663,7 @@ COLUMNS = ("metric", "run", "baseline", "run_mean", "baseline_mean", "difference
 
 
 class Comparison:
-    """The comparison of several runs with the first run, for each score, over the seeds that both runs share.
+    """The comparison of each run with the first run, for each score, over the seeds that both runs share.
 
     Attributes:
         pairs: The paired differences from the first run, one for each score and each other run.

@@ -112,7 +112,8 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
     """Estimates the seconds that one core or a GPU needs to train a round.
 
     On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study trains its parts one
-    after the other, the estimate is the mean over all rounds. For work that a GPU cannot do it is infinite.
+    after the other, the estimate is the mean over all rounds. For `cuda` it is infinite if the work cannot be done on a
+    GPU.
 
     Args:
         study: The study that is trained.
@@ -218,10 +219,10 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None
 
 
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
-    """Chooses the learning rate of each world, and returns `own` with these rates.
+    """Chooses the learning rate of each replicate and fold, and returns `own` with these rates.
 
     The rates are stored in `learning_rates.json` in the run directory, and are chosen only once. If training diverges
-    in a world, the largest candidate is dropped, and the others are trained again.
+    in a replicate and fold, the largest candidate is dropped, and the others are trained again.
 
     The scenario's key `local.lr_grid` has the candidates. `train` runs a scenario in this process (`run_inline`).
 
@@ -283,7 +284,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
     """Returns a function that computes the scores on withheld samples, without the test set.
 
-    They include scores of known clients that predict with their own models or weights.
+    They include the scores of clients of the run, if these predict with their own models or weights.
     """
     return make_evaluator(replace(study, evaluation=replace(study.evaluation, personal=True)), runtime, test=False)
 
@@ -364,7 +365,7 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
 ) -> tuple[RuntimeChoice, Study | None]:
-    """Returns the runtime of a run, and the study if this is a new run in this process (else None).
+    """Returns the runtime of a run, and what it needs for a new run in this process (its study, else None).
 
     Bad input for a new run is found here, before the run directory is made. `resume` is the directory of a resumed run.
     """
@@ -451,7 +452,7 @@ def run_inline(
         out: The run directory. The run continues from its newest checkpoint, if there is one.
         own: The user's Python objects.
         watch: A function that is called with a snapshot after each evaluated round.
-        measure: A function that makes the function that scores the models.
+        measure: A function that returns the function that scores the models.
         study: The study of the scenario, which no other code may use. None means that this function builds it.
         actors: The number of client actors that train for this process, if a trial has reserved actors. With 0 this
             process trains.
@@ -495,7 +496,7 @@ def refuse_other_seats(scenario: Scenario) -> None:
 def open_runtime(
     scenario: Scenario, own: UserObjects, study: Study, actors: int, *, name: str, device: str = "cpu"
 ) -> Iterator[tuple[Runtime, dict[str, Any]]]:
-    """Yields the runtime of a trial and facts for the manifest. The runtime is closed when the block ends.
+    """Yields the runtime of a trial, and facts for the manifest. At the end of the `with` block the runtime is closed.
 
     Args:
         scenario: The scenario of the trial.

@@ -43,8 +43,8 @@ EVERY = SILENCE - 1  # seconds between two lines of a cell, which are fewer than
 class CellLines:
     """Collects the lines that the processes of cells print.
 
-    From time to time the newest line of a cell is printed. A note of a cell becomes a warning. Lines that say that a
-    cell still works are dropped, because the table itself prints such lines.
+    From time to time, prints the newest line of a cell. Gives a note of a cell as a warning. Lines that say that a cell
+    still works are dropped, because the table itself prints such lines.
 
     Args:
         say: A function that prints a line.
@@ -76,7 +76,7 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """Returns the last line of a cell that is no note, or an empty text before the first line."""
+        """Returns the last line of a cell that is no note. Before the first such line, the text is empty."""
         return self._newest.get(cell, "")
 
 
@@ -96,7 +96,7 @@ def train_cells(
         cells: The cells, in the order in which they begin.
         folder: The folder of the cells' run directories, which have the names of the cells.
         jobs: The largest number of cells that train at the same time.
-        options: Name of each cell -> its command line options.
+        options: The command line options of each cell, by the name of the cell.
         say: A function that prints a line. It is called when a cell ends, and from time to time with a cell's progress.
 
     Raises:
@@ -396,7 +396,7 @@ class TableResult(NamedTuple):
 
     Attributes:
         text: The table as Markdown.
-        failed: Name of each cell that failed -> the reason in one line.
+        failed: The reason why a cell failed, in one line, by the name of the cell. Other cells are left out.
     """
 
     text: str
@@ -415,7 +415,7 @@ def run_table(
     modules: tuple[str, ...] = (),
     say: Callable[[str], None] = lambda _line: None,
 ) -> TableResult:
-    """Runs the unfinished cells and returns the table, which names the cells that failed.
+    """Runs the unfinished cells. Returns the table, and the names of the cells that failed.
 
     Args:
         scenario: The scenario, whose key `table` lists the cells.

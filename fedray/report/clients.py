@@ -142,7 +142,10 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
 
 
 def figure_pit(run: ReadRun) -> Figure | None:
-    """Draws the histogram of the probability integral transform, which is flat if the predictions are calibrated."""
+    """Draws the histogram of the test targets' probability integral transform.
+
+    It is flat for calibrated predictions.
+    """
     shares = run.pictures.get("pit")
     if shares is None or not shares.sum():
         return None
@@ -224,7 +227,7 @@ def figure_ood(run: ReadRun) -> Figure | None:
 
 
 def figure_loss_plane(run: ReadRun) -> Figure | None:
-    """Draws the log loss on the plane through three members, and marks the members."""
+    """Draws the log loss on the plane through the parameters of models 0, 1 and 2, and marks these models."""
     plane = run.pictures.get("loss_plane")
     if plane is None:
         return None
@@ -283,7 +286,7 @@ def figure_data(run: ReadRun) -> Figure | None:
 
 
 def figure_weights(run: ReadRun) -> Figure | None:
-    """Draws the weights with which each known client combines the models."""
+    """Draws the weights with which each client of the run averages the models."""
     alpha = run.pictures.get("alpha")
     if alpha is None or alpha.shape[1] < 2 or float(np.ptp(alpha)) < LEAST_SPREAD:
         return None
@@ -308,7 +311,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first. Also draws the RMSE with the common weights."""
+    """Draws the accuracy or RMSE of each client, the best first. Adds the RMSE with equal weights of all models."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -346,7 +349,7 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """Returns the finite values of clients `[N]`, the highest first, and the clients in this order.
+    """Sorts the finite ones of the values of N clients, the highest first. Returns them, and the clients in this order.
 
     Returns None if all values are equal.
 
@@ -427,7 +430,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
 
 
 def figure_tier_rounds(run: ReadRun) -> Figure | None:
-    """Draws the mean score of the recorded clients of each tier over the rounds."""
+    """Draws the mean score of each tier over the rounds, from the clients that `evaluate.clients` records."""
     if run.client_scores is None or run.metric not in run.client_scores.column_names:
         return None
     keys = ["tier", "replicate", "fold", "round"]
@@ -584,7 +587,7 @@ def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]
 
 
 def figure_folds(run: ReadRun) -> Figure | None:
-    """Draws the test accuracy of every sub model, with a row per base and a column per fold (the paper's Table 2)."""
+    """Draws the test accuracy of every sub model of a stack, with a row per base model and a column per fold."""
     table = run.pictures.get("stack_folds")
     if table is None:
         return None
@@ -617,7 +620,7 @@ def figure_confusions(run: ReadRun) -> Figure | None:
 
 
 def figure_meta(run: ReadRun) -> Figure | None:
-    """Draws the weights that the softmax meta model gives to the class probabilities of each base, `[C, bases * C]`."""
+    """Draws the weights of a stack's softmax meta model for the class probabilities of each base model."""
     weights = run.pictures.get("meta_weights")
     if weights is None:
         return None
@@ -649,7 +652,7 @@ MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 
 
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
-    """Returns the edges `[E, 2]` of the graph, and how often each client trained a model in the first world, `[N]`.
+    """Returns the graph's edges, `[E, 2]`, and how often each client trained in the first replicate and fold, `[N]`.
 
     Returns None if the run has no graph or a large graph. It also returns None with `data.test_clients`, because the
     ids of clients then differ from the numbers of nodes.
@@ -690,7 +693,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 
 def figure_visits(run: ReadRun) -> Figure | None:
-    """Draws the share of the steps in which each client trained, and the stationary distribution of the walk."""
+    """Draws the share of the steps at which each client trained, and the shares that an endless walk would have."""
     found = count_visits(run)
     if found is None:
         return None

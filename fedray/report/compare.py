@@ -149,7 +149,7 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
 
 
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists notes for readers of a comparison about different lengths, different seeds, and too few seeds.
+    """Lists notes for readers of a comparison. They say if runs have different lengths, different seeds or few seeds.
 
     `over` is the cost at which runs are compared. None means rounds, if the runs have rounds.
 
@@ -214,7 +214,7 @@ PAIRING_KEYS = (
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists notes on the data of at least two runs, each compared with the first run, for readers of a comparison.
+    """Lists notes for readers of a comparison. They say how the data of each run differ from those of the first run.
 
     The list is empty if all runs have the same data.
 
@@ -261,7 +261,7 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Returns a note if only some runs have scores that include the noise of the observations, else an empty list.
+    """Returns a list with a note if only some runs have scores that include the observation noise. Else it is empty.
 
     Example:
         >>> nll = {"nll_none": np.array([9.0]), "nll_residual": np.array([2.0])}
@@ -407,9 +407,10 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 
 
 def find_cost(run: ReadRun, key: str) -> float | None:
-    """Returns a total of a run per replicate and fold, or None if the run has no summary.
+    """Returns a total cost of a run, per replicate and fold, or None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds. The summary has the time of the slowest world instead.
+    The virtual time is the mean over replicates and folds. The summary has the time of the slowest replicate and fold
+    instead.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -457,7 +458,7 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 
 
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
-    """Finds the runs whose final mean of a metric is the best, or differs from the best perhaps by chance.
+    """Finds the run with the best final mean of a metric, and the runs that may differ from it only by chance.
 
     Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than a second run
     on the shared seeds, the second run is the best. Two runs that share fewer seeds differ if their means differ by
@@ -496,7 +497,7 @@ _AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
 def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
-    """Returns a note on the work that virtual seconds leave out, if runs are compared by virtual time.
+    """Returns a list with a note on work that virtual time leaves out, if runs are compared by it. Else it is empty.
 
     Example:
         >>> answer = {"answer": {"models": 5, "bytes": 94_800, "passes": 5}}
@@ -520,7 +521,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
 
 
 def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists all notes for readers of a comparison about different data, lengths and seeds.
+    """Lists all notes for readers of a comparison, such as those on different data, lengths and seeds.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]
@@ -578,7 +579,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
 
 
 def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
-    """Returns header and rows of a table of paired differences, with the round or cost at which scores were taken."""
+    """Returns header and rows of a table of paired differences. It shows at which round or cost scores were taken."""
     first, chosen = runs[0].name, read.list_chosen(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows: list[list[str | Best]] = []

@@ -92,12 +92,15 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> BoolArray:
-    """Returns whether each job counted, `[J]`. Late, dropped and failed jobs and jobs without data do not count."""
+    """Returns for each of J jobs whether its training counted, `[J]`.
+
+    Late, dropped and failed jobs, and jobs without data, do not count.
+    """
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
 def keep_counted(table: pa.Table | None) -> pa.Table | None:
-    """Returns the jobs that counted, or None if there are no such jobs."""
+    """Returns the jobs for which `find_finished` is True, or None if there are no such jobs."""
     table = None if table is None else table.filter(pa.array(find_finished(table)))
     return table if table is not None and len(table) else None
 
@@ -191,7 +194,7 @@ def _paint_cells(
 
 
 def figure_gantt(run: ReadRun) -> Figure | None:
-    """Draws the counted jobs of the last round, one lane per client.
+    """Draws the jobs of the last round, one lane per client. Leaves out jobs that did not count.
 
     The jobs of a client are drawn in sequence, or side by side if its tier trains so.
     """
@@ -256,7 +259,10 @@ MOST_LATE = 20  # steps; later uploads share the last bar
 
 
 def figure_flights(run: ReadRun) -> Figure | None:
-    """Draws the last jobs of the run on the virtual clock, from start to arrival, one lane per client."""
+    """Draws the last jobs of a run without rounds on the virtual clock, with one lane per client.
+
+    A job reaches from its start to the arrival of its upload.
+    """
     jobs = _read_flights(run)
     if jobs is None:
         return None
@@ -294,7 +300,7 @@ def figure_staleness(run: ReadRun) -> Figure | None:
 
 
 def _read_flights(run: ReadRun) -> pd.DataFrame | None:
-    """Returns the jobs of the first world whose uploads were used, or None if training has rounds."""
+    """Returns the jobs of the first replicate and fold whose uploads were used, or None if training has rounds."""
     table = keep_counted(run.first_world())
     if table is None or "staleness" not in table.column_names:
         return None
@@ -409,7 +415,7 @@ def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple
 def draw_mean_line(
     axes: Axes, x: FloatArray, curve: Curve, *, color: str, width: float, label: str | None = None
 ) -> None:
-    """Draws the mean over worlds, with a band of one standard deviation if there are several worlds.
+    """Draws the mean over worlds. If there are several, adds a band of one standard deviation.
 
     A *world* is one replicate of one fold. The width of the line is in points. The band of a thin line is fainter.
     """
@@ -430,7 +436,7 @@ def label_headline(axes: Axes, metric: str) -> None:
 
 
 def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
-    """Marks the round with the best mean over worlds, on a curve of several rounds.
+    """Marks the round with the best mean over replicates and folds, on a curve of several rounds.
 
     `begins` is the round after which the last phase trains. Earlier rounds are never marked.
     """

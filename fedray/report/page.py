@@ -121,7 +121,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
 
 
 def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
-    """Returns whether each column is aligned left.
+    """Returns for each column of a table whether it is aligned left.
 
     The first column is aligned left, and so is a column in which no text begins with a number.
     """
@@ -298,7 +298,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> pictu
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
-    """Lists the facts of a run in a few words, as pairs of a name and a value."""
+    """Lists facts about a run, as pairs of a name and a value."""
     scenario: dict[str, Any] = {**run.scenario, **run.summary}
     names = {}
     for key in ("method", "data", "model"):
@@ -463,7 +463,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions for `draw_plot` by name, for pictures of the report and scores of the run.
+    """Returns the functions with which `draw_plot` draws pictures of the report and scores of the run, by name.
 
     Two pictures also have a short name.
     """

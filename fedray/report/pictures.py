@@ -118,7 +118,10 @@ def use_figure_style() -> Any:
 
 @contextmanager
 def ignore_odd_numbers() -> Iterator[None]:
-    """Silences warnings about too large numbers, and about characters that a font of this machine lacks."""
+    """Silences Matplotlib's warnings in a `with` block.
+
+    They are about numbers that are too large, and about characters that no font of this machine has.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -184,7 +187,7 @@ def draw_key(axes: Axes, names: Sequence[str], colors: Sequence[str], **options:
 
 
 def use_whole_numbers(*axes: Any) -> None:
-    """Puts ticks only at whole numbers, on each axis of rounds, clients or models."""
+    """Puts ticks only at whole numbers, on the axes that show rounds, clients or models."""
     for axis in axes:
         axis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
 
@@ -207,7 +210,7 @@ def write_percent(value: float, _place: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class PlaceNames:
-    """The names of the positions 0, 1, ... of an axis, which the page shows for each position.
+    """The names of the positions 0, 1, ... of an axis. The page shows them when a reader points at a position.
 
     Attributes:
         names: one name per position.
@@ -331,7 +334,7 @@ def _read_line(line: Line2D, errors: ErrorbarContainer | None) -> Trace:
 
 
 def _read_band(band: PolyCollection, of: Trace) -> Trace:
-    """Returns both ends of the band around a line at the points of the line, or nothing if they do not match."""
+    """Returns the two ends of a band at the points of its line, or nothing if the band does not belong to the line."""
     vertices = np.asarray(band.get_paths()[0].vertices) if len(band.get_paths()) == 1 else np.empty((0, 2))
     x = of["x"]
     if len(vertices) != 2 * len(x) + 3 or not np.array_equal(vertices[1 : len(x) + 1, 0], x):
@@ -424,7 +427,10 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Returns the axes that the script may make logarithmic: axes of lines and dots, without words at the ticks."""
+    """Returns the axes that the script may make logarithmic.
+
+    They are axes of lines and dots, with numbers at the ticks.
+    """
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
     counted = sum(1 + ("low" in t) for t in traces)
@@ -442,7 +448,7 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 
 
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
-    """Shortens the numbers of traces. Returns the traces, and the n of "every n-th point".
+    """Shortens the numbers of traces. Returns the traces, and n if only every n-th point of long lines is kept.
 
     Numbers keep five digits (seven on the x axis). A value that all bars have in common is kept once. Long lines keep
     every n-th point, and the last point.
@@ -546,7 +552,7 @@ def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Ite
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Places two successive halves on one line. A remaining half stands alone."""
+    """Places two successive pictures of half width side by side. One that remains stands alone."""
     paired: list[Picture] = []
     waiting = False  # waits for a neighbor
     for picture in pictures:

@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     """A metric over rounds.
 
     Attributes:
-        round: the evaluated rounds in which at least one world has a value, `[T]`.
+        round: the T evaluated rounds in which at least one world (a replicate of a fold) has a value, `[T]`.
         values: the metric, `[worlds, T]`. It is NaN where a world has no value.
 
     Example:
@@ -80,8 +80,8 @@ class ReadRun:
         scenario_text: the text of `scenario.yaml`.
         manifest: versions, machine and timings. It is empty if the run has no manifest.
         summary: final metrics and totals. It is empty if the run was interrupted.
-        rounds: the columns of `rounds.parquet` by name, `[rows]` each. There is one row for each evaluated round and
-            world.
+        rounds: the columns of `rounds.parquet` by name, `[rows]` each. There is one row for each evaluated round,
+            replicate and fold.
         members: the headline metric of each member, `[rows, K]`. None means that it was not recorded.
         clients: the table of jobs, with a row for each job. None means that the run has no such table.
         pictures: the arrays of `pictures.npz`, which a comment in this module lists.
@@ -163,7 +163,7 @@ class ReadRun:
 
 
 def pivot_rounds(rows: Mapping[str, Any], values: Any) -> Curve | None:
-    """Arranges values of rounds, replicates and folds as a curve, or None if no value is a number.
+    """Arranges a value for each round, replicate and fold as a curve. Returns None if no value is a number.
 
     `rows` has the columns `round`, `replicate` and `fold`, `[rows]` each.
 
@@ -280,9 +280,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. The score is also
-    taken at the end if `last` is a round, but rounds of this method cannot be compared with rounds of other methods.
-    `over` is the unit of `last`: rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. If `last` is a
+    round, but the rounds of the run's method cannot be compared with those of other methods, the score is taken at the
+    end, too. `over` is the unit of `last`: rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -313,7 +313,10 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
 
 def find_end(run: ReadRun, over: str) -> float:
-    """Returns the last round of a run or the cost of its cheapest world, or infinity if the run has no evaluation."""
+    """Returns the last round of a run, or the cost of its cheapest replicate and fold.
+
+    If the run has no evaluation, this is infinity.
+    """
     column = read_axis(run, over)
     if column is None or not len(column):
         return math.inf
@@ -325,7 +328,7 @@ def find_end(run: ReadRun, over: str) -> float:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """Returns the last round of the shortest run or the cost of the cheapest run, or infinity without evaluations.
+    """Returns the last round of the shortest run, or the cost of the cheapest run. It is infinity without evaluations.
 
     If rounds are compared, methods with phases are left out. Untrained runs are left out, too, if other runs were
     trained. The cost of a run is the cost of its cheapest replicate and fold.
@@ -363,7 +366,7 @@ def _has_own_answers(run: ReadRun) -> bool:
 
 
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Returns notes on runs whose clients predict with their own models.
+    """Returns notes for a comparison in which clients of some run predict with their own models.
 
     A note names the score that is compared first, or the score that is missing.
     """
@@ -425,7 +428,7 @@ def _tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """Returns the share of a budget that was used at the evaluation, as text.
+    """Returns as text how much of a budget was used when a score was taken.
 
     If the score was taken between two evaluations, the text has the shares at both.
 
@@ -486,8 +489,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    The notes explain the mark of the scores. They also say if test samples chose the best round, if always predicting
-    one class would be as accurate, or if conformal sets rarely contain a class.
+    If scores are marked, a note explains the mark. Others say if test samples chose the best round, if always
+    predicting one class would be as accurate, or if conformal sets rarely contain a class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
@@ -513,7 +516,7 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
 
 
 def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists the notes on runs whose rounds were chosen by test samples."""
+    """Lists the notes on the scores of several runs (`list_score_notes`)."""
     return [line for run in runs for line in list_score_notes(run.summary, run.name)]
 
 

@@ -36,7 +36,9 @@ def name_storage(storage: str) -> str:
 
 @contextmanager
 def explain_storage(storage: str) -> Iterator[None]:
-    """Turns an error of Optuna, of its drivers or of the file system about a storage into an error of one line.
+    """Turns an error about a storage into an error of one line.
+
+    The error may come from Optuna, from one of its drivers or from the file system.
 
     Raises:
         Unwritable: the storage cannot be used.
@@ -96,7 +98,7 @@ class StudyLocation(NamedTuple):
         storage: a journal file or a storage URL.
         name: the name of the study.
         pruner: the section `pruner` of the sweep file.
-        ages: the largest number of ages that a trial can report. An age is K rounds.
+        ages: the largest number of ages that a trial can report. An age is as many rounds as the method has models.
     """
 
     storage: str
@@ -193,13 +195,13 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
-    """Returns the notes of the search on a trial, such as the trial's run and the seconds of training."""
+    """Returns what the search has noted about a trial, such as its run directory and the seconds of training."""
     found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
     return found
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """Makes the pruner, which may stop a trial after each age (K rounds)."""
+    """Makes the pruner, which may stop a trial after each age. An age is as many rounds as the method has models."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
@@ -214,7 +216,7 @@ def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
 
 
 def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.BaseSampler:
-    """Makes the sampler of one draw.
+    """Makes the sampler for a single draw of values.
 
     The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as a sweep without
     interruption. `draw` is 0 for the joint draw of all parameters, and 1 + i for the draw of parameter i.

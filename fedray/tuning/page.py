@@ -119,7 +119,7 @@ def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> 
 
 
 def label_parameter(axes: Axes, parameter: Parameter) -> None:
-    """Labels the horizontal axis with the choices of a parameter, or with numbers."""
+    """Labels the horizontal axis with a parameter's choices, or with numbers if its values are a range."""
     if parameter.kind == "categorical":
         labels = [format_value(label) for label in parameter.labels]
         axes.set_xticks(range(len(labels)), [name if len(name) < 14 else name[:12] + "..." for name in labels])
@@ -395,7 +395,7 @@ def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str
 
 
 def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the rounds of a training, and the metric of `pick_course` in these rounds as the mean over worlds."""
+    """Returns the evaluated rounds, and the metric of `pick_course` as the mean over replicates and folds."""
     metric = pick_course(objectives).metric
     worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)
@@ -494,7 +494,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence about the trials within one standard error of the best, or nothing if no error is known."""
+    """Returns a sentence that counts the trials within one standard error of the best. It is empty without errors."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:

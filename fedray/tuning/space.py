@@ -92,7 +92,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether no round after this row can change the value."""
+        """Returns whether the value is final after the round of this row, so that no later round can change it."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -204,7 +204,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Names the first winner, the best trial for the first objective.
+    """Returns words for the first of several winners, which is the best trial for the first objective.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -217,7 +217,7 @@ def name_winner(objectives: Sequence[SweepObjective]) -> str:
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
-    """Computes the value of an objective from the evaluated rounds of one world, in ascending order.
+    """Computes the value of an objective in one replicate and fold from its evaluated rounds in ascending order.
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
@@ -302,7 +302,7 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Returns a line for each key of a space that changes the ensemble's predictions but no objective.
+    """Returns a line for each key of a space that changes the predictions of the ensemble, but no objective.
 
     `ends` has the scores that may end trainings early.
 
@@ -602,7 +602,7 @@ def is_active(parameter: Parameter, chosen: Values) -> bool:
 
 
 def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:
-    """Returns the values of the active parameters, by the keys of the parameters."""
+    """Returns the values of those parameters whose conditions hold, by their keys."""
     chosen: dict[str, Any] = {}
     for parameter, value in zip(space, values, strict=True):
         if is_active(parameter, chosen):
@@ -623,7 +623,7 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields each parameter with the values of trials in which the parameter is active and at one of its ends.
+    """Yields each parameter with the values of trials that use it at one of its ends.
 
     The first check of a sweep tries these trials. The ends are all choices, or the lowest and the highest value.
     """

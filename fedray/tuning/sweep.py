@@ -56,7 +56,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages that every trial trains before the pruner may stop it. An age is K rounds.
+        warmup: the number of ages that every trial trains before the pruner may stop it. An age is as many rounds as
+            the method has models.
         reduction: a number n for hyperband and asha. About one in n trials continues.
     """
 
@@ -81,7 +82,7 @@ class Sweep:
         jobs: the number of workers that train at the same time.
         actors: the number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
             process.
-        source: the keys of the sweep file and of its base scenario, which the directory of the sweep stores.
+        source: the keys of the sweep file and of its base scenario. The directory of the sweep stores them.
     """
 
     name: str
@@ -284,7 +285,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields values to try. These are first no values, then each end of each parameter, then ends of all parameters."""
+    """Yields values with which to check scenarios: first none, then one end of one parameter, then ends of all."""
     yield {}
     yield from (chosen for _, chosen in space.enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -380,7 +381,10 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads a section, or a name that stands for it. Refuses keys that the named sampler or pruner does not use."""
+    """Reads the section `sampler` or `pruner`, or only its name.
+
+    Refuses keys that this sampler or pruner does not use.
+    """
     keys = {"name": given} if isinstance(given, str) else given
     found = _section(path, keys, table)
     read = READ.get(found["name"], ())

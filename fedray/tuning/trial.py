@@ -57,7 +57,9 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
-    """Makes a function that reports the first objective's metric once per age (K rounds), and returns whether to stop.
+    """Makes a function that reports the metric of the first objective, and returns whether to stop.
+
+    It reports once per age. An age is as many rounds as the method has models.
 
     `location` is the study that gets the reports. None means that there is no pruner.
     """
@@ -159,7 +161,7 @@ class Outcome(NamedTuple):
         rounds: the number of rounds that this task trained.
         total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
         error: one line about the failure. It is empty if nothing failed.
-        errors: the standard error of each value over the worlds, as in `judge_worlds`.
+        errors: the standard error of each value over replicates and folds, as in `judge_worlds`.
     """
 
     state: OutcomeState
@@ -172,7 +174,7 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Returns sixteen hexadecimal digits, which are equal for two trials if and only if one training serves both.
+    """Returns sixteen hexadecimal digits, which are equal for trials that can share one training, and only for these.
 
     The digits also depend on `on_client_error`, because a training that fails with `fail` may succeed with `skip`.
 
@@ -191,7 +193,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 
 
 def train_job(job: TrialTask) -> Outcome:
-    """Trains or resumes the run of a task, or only scores a finished run, and returns the outcome.
+    """Trains or resumes the run of a task. If the run is finished, only scores it. Returns the outcome.
 
     A failure of the training becomes an outcome, but a fault of the machine ends the sweep.
     """
@@ -277,7 +279,7 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """Reads the scores of each world's evaluated rounds in the last phase, in ascending order of the rounds."""
+    """Reads for each replicate and fold the scores of evaluated rounds in the last phase, in the order of rounds."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase(nested.load_yaml(folder / "scenario.yaml"))
     rows = checkpoint.read_table(folder, "rounds").to_pylist()
@@ -287,7 +289,9 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 
 
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
-    """Scores the newest models of a run directory with the section `predict` of a scenario. Returns a row per world.
+    """Scores the newest models of a run directory with the section `predict` of a scenario.
+
+    Returns a row for each replicate and fold.
 
     `test` says whether models are also scored on the test set. Only winners are.
     """

@@ -101,7 +101,7 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def count_trials(state: search.SearchState, trials: list[FrozenTrial]) -> dict[str, Any]:
-    """Counts the trials by state, and adds up the training time that was spent or saved by looking up values."""
+    """Counts the trials by state. Adds up the time that training took, and the time that shared trainings saved."""
     notes = [optuna_study.trial_note(trial) for trial in trials]
     answers = [note.get("how") for note in notes]
     states = [search.WORDS.get(trial.state, "running") for trial in trials]
@@ -214,7 +214,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns a winner as a scenario file. `first` says whether the winner is the first of a Pareto front."""
+    """Returns the text of a scenario file for a winner. `first` says whether it is the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
