@@ -72,7 +72,7 @@ def clean_command(yes: bool) -> None:
 
 
 def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Lists the folders of runs and sweeps without `out`, and returns whether each folder can be removed.
+    """Lists the folders of runs and sweeps that were started without `out`, and whether each can be removed.
 
     With `yes`, removes the folders that no process uses.
     """

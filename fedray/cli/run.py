@@ -49,12 +49,12 @@ def path(text: str) -> Path:
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns the completions of Tab for a path, which are the files that the shell finds."""
+    """Returns what Tab completes for a path: the files that the shell finds."""
     return [CompletionItem(typed, type="file")]
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns the completions of Tab for a scenario or a sweep, which are files and the names that come with fedray."""
+    """Returns what Tab completes for a scenario or a sweep: files, and the names that come with fedray."""
     from fedray.scenario.shipped import list_shipped
 
     wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
@@ -89,7 +89,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def _set_level(level: int) -> Callable[[click.Context, click.Parameter, bool], None]:
-    """Makes the callback of an option that sets the level of the log."""
+    """Returns the function that an option calls to set the level of the log."""
 
     def act(_context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -284,7 +284,7 @@ def docs_command(key: str | None, modules: tuple[str, ...]) -> None:
 
 
 def _show_summary(folder: Path, *, drawn: bool) -> None:
-    """Prints the result in a few lines.
+    """Prints the result of a run in a few lines.
 
     If the lines cannot be printed, the exit status stays 0. The result is in the run directory, and a script that sees
     a different status would train again.
@@ -299,7 +299,7 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
 
 
 def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
-    """Describes the result in a few lines."""
+    """Describes the result of a run in a few lines."""
     from fedray.api import load
     from fedray.report.read import list_score_notes, mark_score
 

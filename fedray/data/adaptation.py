@@ -54,7 +54,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
     """Converts a user's data to a data set, in any of the known forms.
 
     Raises:
-        BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
+        BadInput: The data have no known form or cannot be read.
 
     Example:
         >>> read_form("digits", ReadOptions())
@@ -333,7 +333,7 @@ def adapt(
         size: Height and width in pixels to which pictures are resized. None means that pictures are not resized.
 
     Raises:
-        BadInput: The data have no known form or cannot be read. The message is one line with a remedy.
+        BadInput: The data have no known form or cannot be read.
 
     Example:
         >>> import numpy as np

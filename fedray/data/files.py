@@ -71,7 +71,7 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     `needs` is a pattern of file names. If it is not empty, the path must be a folder with a matching file.
 
     Raises:
-        BadInput: None of the paths exists. The message names the first path and the remedy.
+        BadInput: None of the paths exists.
     """
     base = find_data_root(root)
     for candidate in candidates:

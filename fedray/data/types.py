@@ -517,7 +517,7 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
     If clients are `generated`, the training part may be empty.
 
     Raises:
-        BadInput: A part fails a check. The message names the part and says what to give instead.
+        BadInput: A part fails a check.
 
     Example:
         >>> check_parts("mine", Split(np.zeros((500, 3)), np.zeros(490)))

@@ -144,7 +144,7 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
 
 def _describe_course(rule: RateSchedule | None) -> str:
-    """Describes the schedule of a learning rate in brackets. The text is empty without a schedule."""
+    """Returns words in brackets for the schedule of a learning rate. Without a schedule, the text is empty."""
     if rule is None:
         return ""
     falls = f" {'again every' if rule.restart else 'over'} {rule.rounds:,} rounds"
@@ -161,8 +161,8 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 
     Args:
         scenario: The scenario.
-        address: The address of the Ray cluster on which the scenario will run, whose resources are read. None means
-            this machine.
+        address: The address of the Ray cluster on which the scenario will run. Its resources are read. None means this
+            machine.
         plot: The path of a PNG file for a picture of the partition. None means no picture.
 
     Raises:

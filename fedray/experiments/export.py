@@ -94,13 +94,11 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `network`: the torch module as text.
-        - `inputs`: kind and shape of the inputs. A table also has the columns, the values of each category in order,
-          and the replacement of a missing input.
-        - `outputs`: the loss and the classes.
-        - `standardization`: the statistics of each fold, or of each replicate and fold if replicates differ. The input
-          of a network is `(x - shift) / scale`, computed in float64 if x is large, or x if there are no such
-          statistics. A predicted target is `output * target_scale + target_shift`.
+        - `network`: the torch module as text. - `inputs`: kind and shape of the inputs. A table also has the columns,
+        the values of each category in order, and the replacement of a missing input. - `outputs`: the loss and the
+        classes. - `standardization`: the statistics of each fold, or of each replicate and fold if replicates differ.
+        The input of a network is `(x - shift) / scale`, computed in float64 if x is large. Without statistics it is x.
+        A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray

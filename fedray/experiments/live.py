@@ -164,7 +164,7 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 @contextmanager
 def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context with a function that shows snapshots in a table, a bar or plain lines.
+    """Returns a context manager that yields a function. This shows snapshots of a run in a table, a bar or plain lines.
 
     Args:
         title: The title of the table.
@@ -212,7 +212,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context with a function that shows a snapshot if wanted, and then calls the user's function.
+    """Returns a context manager that yields a function. This shows a snapshot if wanted, and calls the user's function.
 
     Args:
         wanted: Whether phases and rounds are shown, on stderr or as a bar in a notebook. None means only in a notebook.
@@ -238,7 +238,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context with a function that shows snapshots as a progress bar in a notebook.
+    """Returns a context manager that yields a function. This shows snapshots as a progress bar in a notebook.
 
     The phase is before the bar, and the newest scores are after it.
     """

@@ -365,7 +365,7 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
 ) -> tuple[RuntimeChoice, Study | None]:
-    """Returns the runtime of a run, and what it needs for a new run in this process (its study, else None).
+    """Returns the runtime of a run. Also returns the study, or None if the run is resumed or trains on Ray.
 
     Bad input for a new run is found here, before the run directory is made. `resume` is the directory of a resumed run.
     """
@@ -478,7 +478,7 @@ def refuse_other_seats(scenario: Scenario) -> None:
     """Checks that no tier's actors need more than one CPU, because a trial reserves one CPU per actor.
 
     Raises:
-        BadInput: There is such a tier. The message names the first one and the keys to drop.
+        BadInput: There is such a tier.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

@@ -263,7 +263,7 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
     If a cell has metrics of the user, any name is accepted.
 
     Raises:
-        BadInput: A metric is unknown. The message names it.
+        BadInput: A metric is unknown.
     """
     if any(cell.scenario.evaluate.metrics for cell in cells):
         return
@@ -528,7 +528,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     saving and logging must not differ for a finished cell, whose files stay as they are.
 
     Raises:
-        BadInput: Something has changed. The message names it.
+        BadInput: Something has changed.
     """
     given = folder / "scenario.yaml"
     if not given.is_file():

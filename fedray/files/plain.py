@@ -50,7 +50,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file, which replaces `path` when the block ends without an error. The directory must exist.
+    """Opens a new file. It replaces `path` when the `with` block ends without an error. The directory must exist.
 
     The file has a temporary name until it is complete and on the disk. So after a crash the old file is still there,
     and several processes may write the same path at the same time.
@@ -200,7 +200,7 @@ LOCK_SECONDS = 30.0  # longest wait for the process that holds the lock
 
 @contextmanager
 def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -> Iterator[int]:
-    """Holds the lock of a file while the block runs. Makes the file if it is missing.
+    """Holds the lock of a file during a `with` block. Makes the file if it is missing.
 
     Args:
         path: The file.
@@ -271,8 +271,8 @@ OWNER = "process.json"  # the file that names the process
 def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
     """Yields the path of the output directory, which does not have to exist yet.
 
-    If `out` is None, the path is in a new temporary folder, with `name` as its last part. This folder is removed at the
-    end of the block if nothing was written.
+    If `out` is None, the path is in a new temporary folder, with `name` as its last part. If nothing was written, this
+    folder is removed at the end of the `with` block.
 
     Raises:
         BadInput: No directory can have this path.

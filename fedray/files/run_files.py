@@ -1,4 +1,4 @@
-"""Reads the files of a run directory, with errors of one line that name the file. Lists the columns of the tables."""
+"""Reads the files of a run directory. Errors are one line that names the file. Lists the columns of the tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_BYTES = 10**9  # largest file that is read into memory, because a forged fi
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
-    """Returns the SHA-256 of the entries of a JSON object and of the file's name, in hexadecimal digits."""
+    """Returns the SHA-256 of a JSON object's entries together with the name of its file, in hexadecimal digits."""
     named = entries if name is None else {**entries, SEAL: name}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -61,7 +61,7 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
     Raises:
         Damaged: The file is missing, holds no JSON object, or was changed.
-        FedrayError: The file cannot be read for a different reason, which the message names.
+        FedrayError: The file cannot be read for a different reason.
     """
     try:
         found = json.loads(read_or_explain(path, remedy).decode())

@@ -338,7 +338,7 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
     at the end. It is empty for the object itself.
 
     Raises:
-        BadInput: a field has a wrong value. The message is one line.
+        BadInput: a field has a wrong value.
     """
     for name, hint in _read_hints(thing.__class__).items():
         value, kinds = getattr(thing, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -409,7 +409,7 @@ def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
     `section` is the section of the scenario that holds the options.
 
     Raises:
-        BadInput: The function did not use an option. The message names the first such option.
+        BadInput: The function did not use an option.
     """
     for key in options.unread():
         otherwise = "leave it out, or declare it in fedray.register"

@@ -67,7 +67,7 @@ def hash_source(*things: Any) -> dict[str, str]:
 
 
 def list_code(thing: Any) -> list[Any]:
-    """Lists the functions and classes of an object, and the user's code that these hold or name at any depth.
+    """Lists the functions and classes of an object, and the user's code that they use, directly or through other code.
 
     The object is a function, a class, a partial, or an object that can be called.
 
@@ -104,7 +104,7 @@ def _list_parts(thing: Any) -> list[Any]:
 
 
 def _list_held(thing: Any) -> list[Any]:
-    """Returns the functions and classes that a function or a class holds or names, including the bases of a class."""
+    """Returns the functions and classes that a function or a class holds or names. Bases of a class are included."""
     if inspect.isclass(thing):
         functions = [function for value in vars(thing).values() for function in _functions_of(value)]
         return [*thing.__mro__[1:], *(held for function in functions for held in _list_held(function))]
@@ -300,7 +300,7 @@ def find_user_line(error: BaseException) -> str | None:
 
 
 def name_type(value: Any) -> str:
-    """Returns the type of a value with an article, for messages, such as "None", "a tuple" or "the class Dataset".
+    """Returns words for the type of a value, such as "None", "a tuple" or "the class Dataset".
 
     Example:
         >>> name_type(None), name_type((1, 2)), name_type(int), name_type(3)
@@ -333,10 +333,11 @@ def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[
 def explain_uncallable(
     thing: Any, arguments: str, keywords: Iterable[str] = (), *, classes: bool = False
 ) -> str | None:
-    """Returns why fedray cannot call a user's function, or None if it can. The words follow "it" or a name.
+    """Returns why fedray cannot call a user's function, or None if it can.
 
-    `arguments` has the positional arguments of the call, such as "state, stats, t". It is empty if there are none.
-    `classes` says whether a class is accepted, too. If so, a call makes an object of the class.
+    The words continue a sentence that begins with "it" or a name. `arguments` has the positional arguments of the call,
+    such as "state, stats, t". It is empty if there are none. `classes` says whether a class is accepted, too. If so, a
+    call makes an object of the class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -355,7 +356,10 @@ def explain_uncallable(
 
 @cache
 def _is_users(file: str) -> bool:
-    """Returns whether a file name in a traceback belongs to the user's code. Code may also be typed in."""
+    """Returns whether a file name in a traceback belongs to the user's code.
+
+    Code that was typed into an interpreter counts, too.
+    """
     if file.startswith("<"):
         return file.startswith(("<stdin", "<string", "<ipython"))
     path, paths = Path(file), sysconfig.get_paths()

@@ -349,9 +349,9 @@ def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
 
 
 def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | None:
-    """Sorts the finite ones of the values of N clients, the highest first. Returns them, and the clients in this order.
+    """Sorts the finite values of N clients, the highest first. Returns the values and the clients in this order.
 
-    Returns None if all values are equal.
+    Returns None if all values are equal, or if fewer than two are finite.
 
     Example:
         >>> values, who = sort_clients(np.array([0.5, np.nan, 0.75]))

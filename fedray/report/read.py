@@ -61,7 +61,7 @@ class Curve(NamedTuple):
 
     @property
     def mean(self) -> FloatArray:
-        """Returns the mean over the worlds that have a value, `[T]`."""
+        """Returns for each of T rounds the mean over the replicates and folds that have a value, `[T]`."""
         return _reduce_worlds(self.values, "mean")
 
     @property
@@ -111,7 +111,7 @@ class ReadRun:
 
     @property
     def worlds(self) -> int:
-        """Returns the number of worlds, which is replicates times folds."""
+        """Returns the number of replicates times the number of folds."""
         if not self.rounds:
             return 1
         return len(np.unique(np.stack([self.rounds["replicate"], self.rounds["fold"]]), axis=1).T)
@@ -145,7 +145,10 @@ class ReadRun:
         return [str(name) for name in first["tier"].to_pylist()]
 
     def curve(self, column: str) -> Curve | None:
-        """Returns a column of `rounds.parquet` or the bytes up and down as a curve, or None if no value is a number."""
+        """Returns a column of `rounds.parquet`, or the bytes up and down, as a curve.
+
+        Returns None if no value is a number.
+        """
         values = read_axis(self, column)
         return None if values is None else pivot_rounds(self.rounds, values)
 

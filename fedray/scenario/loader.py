@@ -349,7 +349,7 @@ def read_scenario(
         own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
-        BadInput: the scenario has an error. The message is one line with the key, the value and a remedy.
+        BadInput: the scenario has an error.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])

@@ -422,7 +422,7 @@ def explain_unknown_key(
     """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
 
     `owner` has the kind and name of the object that the section names. `sections` has the keys of every other section,
-    by the dotted key of the section. Both may be unknown.
+    by the dotted key of the section. None means that they are not known.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))

@@ -192,7 +192,7 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, opt.
     `method.bases[0]`.
 
     Raises:
-        BadInput: a key is wrong. The message names the key.
+        BadInput: a key is wrong.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
     folded, given = (

@@ -484,7 +484,7 @@ def refuse_wrong(scenario: Scenario) -> None:
     """Refuses the first value that contradicts the other values of a scenario.
 
     Raises:
-        BadInput: a value is wrong. The message has the key, the value, the reason and a remedy.
+        BadInput: a value is wrong.
     """
     for row in ROWS:
         for key in _list_keys(row, scenario) if row.value is not None else ():

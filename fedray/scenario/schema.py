@@ -305,7 +305,7 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
         tree: the keys as plain values, with the options of each named section under `options`.
 
     Raises:
-        BadInput: a key is unknown, missing or wrong. The message is one line.
+        BadInput: a key is unknown, missing or wrong.
     """
     made: Scenario = _make_section(opt.Section(Scenario), tree, ())
     return made

@@ -219,8 +219,8 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
     """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
 
-    `coverage` is the share of each class's test samples whose sets contain the class, `[worlds, C]`, or NaN without
-    such samples. Coverage and share are averaged over the worlds.
+    `coverage` has a row for each replicate and fold, `[worlds, C]`. It is the share of each class's test samples whose
+    sets contain the class, or NaN without such samples. Coverage and share are averaged over the rows.
     """
     mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
     least = int(mean.argmin())
@@ -229,7 +229,7 @@ def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
 
 
 def measure_class_shares(study: Study) -> FloatArray:
-    """Returns the share of each class in the test samples of each world, `[worlds, C]`."""
+    """Returns the share of each class in the test samples of each replicate and fold, `[worlds, C]`."""
     labels = [study.split("test", world)[1].numpy() for world in range(study.worlds)]
     return np.array([np.bincount(y, minlength=study.classes) / len(y) for y in labels])
 
@@ -288,7 +288,7 @@ def describe_partition(study: Study) -> str:
 
 
 def write_partition(out: Path, study: Study) -> None:
-    """Writes which client holds which training samples in every world, unless the file already has this content.
+    """Writes which client holds which training samples in every replicate and fold. Keeps a file with this content.
 
     Raises:
         BadInput: The file exists, but this user may not read it.
@@ -535,7 +535,7 @@ def check_identity(out: Path, digests: Digests) -> None:
     The values that the user's code uses are compared only for networks and partitions.
 
     Raises:
-        BadInput: Something has changed, which the message names.
+        BadInput: Something has changed.
     """
     check_scenario_file(out)
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
@@ -546,7 +546,7 @@ def check_scenario_file(out: Path) -> None:
     """Checks that the `scenario.yaml` of a run directory was not edited. A run without `identity.json` is not checked.
 
     Raises:
-        BadInput: A key was edited. The message names the key, its old value and its new value.
+        BadInput: A key was edited.
     """
     began = read_identity(out)
     if began:
@@ -571,7 +571,7 @@ def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
     `fresh` says whether nothing was trained yet. If so, the digests are written first.
 
     Raises:
-        BadInput: Something has changed, which the message names.
+        BadInput: Something has changed.
     """
     if fresh:
         run_files.write_sealed(out / identity.IDENTITY_FILE, {"format": 1, **digests})
@@ -720,7 +720,7 @@ def refuse_missing_names(out: Path) -> None:
     """Checks that this process has registered all names of the user that a run or a sweep used.
 
     Raises:
-        BadInput: A name is missing. The message has the first such name and the file that registered it.
+        BadInput: A name is missing.
     """
     for name, file in _list_names(read_identity(out)):
         kind, _, known = name.partition(" ")

@@ -235,7 +235,7 @@ def propose_values(
     """Proposes the values of a trial. An interrupted trial keeps its values.
 
     Returns:
-        The value of each active parameter, as Optuna stores the value.
+        The value of each parameter whose conditions hold, in the form in which Optuna stores it.
     """
     study.sampler = make_sampler(keys, trial.number, 0)
     _ = trial.relative_params  # the joint draw, before the draws of single parameters

@@ -46,8 +46,8 @@ class View(NamedTuple):
         winners: the numbers of the winning trials.
         curves: two arrays `[rounds]` by the number of the trial. They are the evaluated rounds, and the values of the
             metric of `pick_course` in these rounds.
-        idle: the keys of the parameters that cannot change the value of an objective, for each objective. It is empty
-            if every parameter can change every objective.
+        idle: for each objective, the keys of the parameters that cannot change its value. It is empty if there are
+            none.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -379,7 +379,10 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 
 
 def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:
-    """Collects the data of the pictures from the study and the run directories, with arguments as in `write_page`."""
+    """Collects what the pictures show from the study and the run directories.
+
+    The arguments are those of `write_page`.
+    """
     objectives, trials = sweep.objectives, study.get_trials(deepcopy=False)
     winners = [winner["number"] for winner in summary["winners"]]
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
@@ -419,7 +422,7 @@ def _sections(view: View) -> Iterator[Section]:
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
-    """Draws the importance of each parameter, and the values of trials."""
+    """Draws how much each parameter matters, and the objectives over the values that trials tried."""
     space = len(view.space)
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")

@@ -67,7 +67,7 @@ class SweepObjective:
             value of `metric`, a running total. "reach" takes the value of `axis` in the first round in which `metric`
             reaches `limit`. If there is no such round, the value is infinity.
         metric: the column of `rounds.parquet` from which the value is taken.
-        direction: whether to "maximize" or "minimize" the value.
+        direction: "maximize" or "minimize", which says whether a high or a low value is good.
         axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
             is no limit.
         limit: the largest `axis` allowed ("final"), or the target of `metric` ("reach"). None means that there is no

@@ -116,8 +116,8 @@ class Sweep:
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.
 
-        All values of these keys share one training. A key influences the training if it changes the score of a target,
-        of a budget or of an early end.
+        Trials that differ only in these keys share one training. A key influences the training if it changes the score
+        of a target, of a budget or of an early end.
         """
         if scenario.callbacks:
             return ()
@@ -143,7 +143,7 @@ MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Checks the scenarios at the ends of the space. Raises `BadInput` for the first contradiction between keys."""
+    """Checks scenarios with the extreme values of the space. Raises `BadInput` for the first contradiction of keys."""
     base = sweep.scenario({})
     if base.data.hold_out == 0:
         raise BadInput("data.hold_out = 0, but a sweep reads held-out data: drop it (0.2 is taken), or give a share")
@@ -218,7 +218,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns the keys that cannot change the value of an objective, for each objective. Pictures leave them out."""
+    """Returns for each objective the keys that cannot change its value. Pictures leave them out."""
     base = sweep.scenario({})
     if base.callbacks:
         return tuple(frozenset() for _ in sweep.objectives)

@@ -378,7 +378,7 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """Opens a pool of processes and yields a function that submits tasks. Resumes interrupted trainings."""
+    """Opens a pool of processes, and yields a function that submits tasks to it. Resumes interrupted trainings."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
@@ -409,7 +409,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
 
 def _start_tracker() -> None:
-    """Starts Python's process that removes the semaphores of ended processes, and silences that process's warnings."""
+    """Starts the process with which Python removes semaphores of ended processes. Silences its warnings."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
@@ -429,7 +429,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
     """Refuses `trial.actors` if no actor would train.
 
     Raises:
-        BadInput: no actor would train. The message says what to change.
+        BadInput: no actor would train.
     """
     if not sweep.actors:
         return
@@ -509,11 +509,11 @@ class SearchState:
         limit: the planned number of trials.
         points: the points of a grid. It is None for other samplers.
         say: a function that is called with a line about each finished trial.
-        trainings: the finished trainings, by the key of `hash_training`.
+        trainings: the finished trainings, by the digits of `hash_training`.
         running: the trials that workers train now, by the futures of the workers.
         waiting: the trials that wait for the end of an equal training of a different trial.
-        unchecked: the keys of trainings by an earlier process. A key is removed after this process has checked that the
-            training used the present data.
+        unchecked: the digits (`hash_training`) of trainings by an earlier process, unless this process has checked that
+            the training used the present data.
     """
 
     sweep: Sweep
@@ -613,7 +613,7 @@ def _check_trainings(state: SearchState) -> None:
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
-    """Prepares the training of a trial. Returns None if values are looked up, or if an equal training is under way."""
+    """Prepares the training of a trial. Returns None if the trial needs no training of its own."""
     sweep = state.sweep
     chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):
@@ -668,7 +668,7 @@ def _repeat(state: SearchState, trial: optuna.Trial, equal: optuna.trial.FrozenT
 
 
 def _finish(state: SearchState, future: Future[Outcome]) -> None:
-    """Records a training that a worker has finished, and reports the values of the trial to the study."""
+    """Records a training that a worker has finished, and reports its values to the study."""
     trial, job, key = state.running.pop(future)
     try:
         outcome = future.result()

@@ -166,13 +166,13 @@ def write_trials(state: search.SearchState, trials: list[FrozenTrial]) -> None:
 
 
 def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, float | None]:
-    """Returns the standard error of each value of a trial by the name of its objective, or None if it is unknown."""
+    """Returns a trial's standard errors by the names of the objectives. An unknown standard error is None."""
     names = [objective.name for objective in state.sweep.objectives]
     return dict(zip(names, optuna_study.trial_note(trial).get("standard_errors") or [None] * len(names), strict=True))
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the type of each column. It is the type of all values except None, or text if the types differ."""
+    """Returns the type of each column of a table. It is the type of all values except None, or text if types differ."""
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}

@@ -337,7 +337,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         names: Names of the C classes. If there are names, integer labels must be 0 to C - 1, or 1 to C.
 
     Raises:
-        BadInput: The values cannot be labels. The message is one line with a remedy.
+        BadInput: The values cannot be labels.
 
     Example:
         >>> read_labels(np.array(["cat", "dog", "cat"]), None, "auto")[0].tolist()
@@ -546,7 +546,7 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
     """Refuses a table in which two columns have the same name.
 
     Raises:
-        BadInput: Two columns have the same name. The message has the first such name.
+        BadInput: Two columns have the same name.
     """
     if twice := [name for name, number in Counter(names).items() if number > 1]:
         raise BadInput(f"data: {where} has two columns {twice[0]}: rename one")
@@ -583,7 +583,7 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
     Messages mention `key`, the option of `data` by which the user names the inputs.
 
     Raises:
-        BadInput: No column can be an input. The message says how to change that.
+        BadInput: No column can be an input.
 
     Example:
         >>> import pandas as pd
@@ -618,7 +618,7 @@ def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
         A remark if the column is text in which hardly any value occurs twice. Otherwise an empty tuple.
 
     Raises:
-        BadInput: The column cannot be an input. The message says how to convert the column.
+        BadInput: The column cannot be an input.
     """
     values = frame[column]
     if values.dtype.kind in "iufb" or holds_truth_values(values):
@@ -641,7 +641,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
     """Refuses a column in which at least half of the values, but not all, are numbers.
 
     Raises:
-        BadInput: The column mixes numbers and other values. The message has the first value that is no number.
+        BadInput: The column mixes numbers and other values.
     """
     import pandas as pd
 

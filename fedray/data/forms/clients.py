@@ -262,7 +262,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     `clients` has the data of each client by name, in a form that `read_raw_parts` reads.
 
     Raises:
-        BadInput: The data of a client do not fit the data of the other clients. The message names the client.
+        BadInput: The data of a client do not fit the data of the other clients.
     """
     refuse_idle(reading, OPTIONS, NAME)
     names, parts = list(clients), []
@@ -311,7 +311,7 @@ def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
     """Refuses clients that have no samples, because the data set would not contain them.
 
     Raises:
-        BadInput: A client has no samples, although other clients have samples. The message names the first such client.
+        BadInput: A client has no samples, although other clients have samples.
     """
     if 0 in sizes and any(sizes):
         raise BadInput(f"data: client {names[sizes.index(0)]} has no rows: leave it out")
@@ -326,7 +326,7 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
         name: Name of the data set.
 
     Raises:
-        BadInput: A client has no rows, or lacks a column of the first client. The message names the client.
+        BadInput: A client has no rows, or lacks a column of the first client.
 
     Example:
         >>> import pandas as pd

@@ -190,7 +190,7 @@ def make_reading(**given: Any) -> ReadOptions:
             `input`.
 
     Raises:
-        BadInput: An option has a wrong value. The message names the allowed values.
+        BadInput: An option has a wrong value.
 
     Example:
         >>> make_reading(features=["age", 3]).input
@@ -222,7 +222,7 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
     """Refuses options that have no effect on a form of data.
 
     Raises:
-        BadInput: An option without effect is set. The message names the first such option.
+        BadInput: An option without effect is set.
     """
     for key, value, default in zip(reading._fields, reading, ReadOptions(), strict=True):
         given = value is not None if default is None else value != default
@@ -243,7 +243,7 @@ def make_dataset(
         remarks: Earlier sentences for the user about changes made to the samples.
 
     Raises:
-        BadInput: The samples cannot be used as they are. The message is one line with a remedy.
+        BadInput: The samples cannot be used as they are.
 
     Example:
         >>> x = np.array([[1.0], [np.nan], [3.0], [4.0]] * 10, np.float32)

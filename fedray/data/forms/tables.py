@@ -183,7 +183,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
     `mean` or `drop`.
 
     Raises:
-        BadInput: Values are missing, and `missing` does not allow this. The message names the columns.
+        BadInput: Values are missing, and `missing` does not allow this.
     """
     require_columns(frame, columns.used, key)
     out, found = np.zeros(len(frame), dtype=bool), []
