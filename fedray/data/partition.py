@@ -279,7 +279,7 @@ def column(
     """Makes one client of each different value in a column of a table.
 
     `clients` is the expected number of clients. None accepts any number. Values with fewer than `min_rows` samples are
-    left out, together with their samples. `column` is the name of the column, for messages.
+    left out, together with their samples. Messages mention `column`, the name of the column.
     """
     return _take_owners(values, clients, f"the column {column}", min_rows)
 

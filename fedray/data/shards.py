@@ -65,7 +65,7 @@ class Standardization(NamedTuple):
     None.
 
     Attributes:
-        world: The row of the arrays below that holds each lane's statistics, `[W]` int64.
+        world: The row, in the arrays below, of each lane's statistics, `[W]` int64. Each array has R rows.
         shift: Mean to subtract from the inputs, `[R, *s]` float32.
         scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
         y_shift: Mean to subtract from the targets, `[R, q]` float32.

@@ -165,13 +165,13 @@ class GeneratedShards:
         label_noise: LabelNoise | None = None,
         owners: int | None = None,
     ) -> None:
-        """Makes the shards, and draws the table of noise.
+        """Makes the shards, and draws a table of noise that all samples share.
 
         Args:
             data: The data set, which holds the test samples.
             population: The settings of the generated clients.
             clients: Number of clients, N.
-            seeds: Seed of each world.
+            seeds: Seed of each world, which is one replicate of one fold.
             hold_out: Share of each client's samples that is withheld from training.
             server: Size of the server's data. The server gets the samples of further generated clients. The number of
                 these clients is this share of N, or of `EVALUATED_CLIENTS` if N is larger.

@@ -244,7 +244,9 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 def _score_candidates(
     scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
 ) -> tuple[str, Scores]:
-    """Trains the candidates, and returns the name of the held-out score and the scores of each (replicate, fold).
+    """Trains with each candidate for the learning rate.
+
+    Returns the name of the held-out score, and the scores of each pair (replicate, fold).
 
     Scores are in ascending order of the rates. The largest rates are dropped until no training diverges. A dropped rate
     has no score.

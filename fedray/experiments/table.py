@@ -201,9 +201,10 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions, the cells with such predictions, and the cells without it.
+    """Returns the score of the clients' own predictions.
 
-    The score is an empty text if no cell has it.
+    Also returns the cells with such predictions, and the cells without this score. The score is an empty text if no
+    cell has it.
     """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
@@ -559,7 +560,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
-    """Returns the table's rows of a finished cell, one per metric."""
+    """Returns the rows of a finished cell in `table.parquet`, one for each metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}

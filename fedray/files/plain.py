@@ -299,7 +299,7 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWNER) -> list[Path]:
-    """Returns the temporary folders of this user in the directories `places`, even if their processes still run."""
+    """Returns the temporary folders of this user in the directories `places`. Some may still be in use."""
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{prefix}*")):
         with suppress(OSError):

@@ -226,7 +226,7 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
 
 
 def name_part(round: int) -> str:
-    """Returns the file name of the part of a table whose last round is `round`."""
+    """Returns the file name of a table's part. `round` is the last round in this part."""
     return f"part-{round:09d}.parquet"
 
 
@@ -510,7 +510,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns a table. Columns have the types in `COLUMNS`, or else float64. NaN becomes an empty cell.
+    """Makes an Arrow table of columns. They get the types in `COLUMNS`, or else float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names

@@ -116,7 +116,7 @@ def _list_held(thing: Any) -> list[Any]:
 
 
 def _list_globals(function: FunctionType) -> list[Any]:
-    """Returns the globals that a function names, and the attributes that it may name in the user's modules."""
+    """Returns the globals that a function names, and attributes of the user's modules among them that it may name."""
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
     modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]

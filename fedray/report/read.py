@@ -66,7 +66,10 @@ class Curve(NamedTuple):
 
     @property
     def sd(self) -> FloatArray:
-        """Returns the standard deviation over the worlds that have a value, `[T]`, or 0 for a single world."""
+        """Returns for each of T rounds the standard deviation over replicates and folds, `[T]`.
+
+        It is 0 for a single one.
+        """
         return _reduce_worlds(self.values, "sd")
 
 
@@ -400,7 +403,7 @@ def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -
 
 
 def has_score(run: ReadRun, metric: str) -> bool:
-    """Returns whether the rounds of a run have a score."""
+    """Returns whether a score was recorded in the rounds of a run."""
     return metric in run.rounds and not np.isnan(run.rounds[metric]).all()
 
 

@@ -504,9 +504,9 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
 
 
 def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
-    """Writes the identity of a new run. If the run has an identity or a checkpoint, checks the identity instead.
+    """Writes `identity.json` of a new run. If the run has this file or a checkpoint, checks the file instead.
 
-    `tell` prints a line, which names values that have changed since the run began.
+    `tell` is a function that prints a line about values that have changed since the run began.
 
     Raises:
         BadInput: The run began with different data, a different network or different code.

@@ -409,7 +409,7 @@ def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArr
 
 
 def _sections(view: View) -> Iterator[Section]:
-    """Yields the sections of the page."""
+    """Yields the sections of a sweep's page."""
     several = range(len(view.objectives))
     history = [(figure_history(view, i), "") for i in several]
     yield Section("How the search went", pair_figures(draw_pictures(history, "history")))

@@ -651,7 +651,7 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 
 
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the scenario keys that a trial set, with their values, from the trial's row of `trials.parquet`.
+    """Reads from a trial's row of `trials.parquet` the scenario keys that the trial set, with their values.
 
     `cells` has the field `params` of the row, by column. A cell is None if the trial has no value for this parameter,
     or if the value is None.

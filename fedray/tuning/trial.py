@@ -152,7 +152,7 @@ class TrialTask:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a task.
+    """The outcome of a task, in which a worker trained a trial.
 
     Attributes:
         state: "complete", "pruned" or "failed".
@@ -291,9 +291,7 @@ def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
 def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bool = False) -> list[Row]:
     """Scores the newest models of a run directory with the section `predict` of a scenario.
 
-    Returns a row for each replicate and fold.
-
-    `test` says whether models are also scored on the test set. Only winners are.
+    Returns a row for each replicate and fold. `test` says whether models are also scored on the test set.
     """
     trained = replace(
         read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate

@@ -118,7 +118,7 @@ def count_trials(state: search.SearchState, trials: list[FrozenTrial]) -> dict[s
 
 
 def describe_summary(summary: dict[str, Any]) -> str:
-    """Describes the summary in one line.
+    """Describes the summary of a sweep in one line.
 
     Example:
         >>> describe_summary({"trials": 50, "complete": 50, "pruned": 0, "failed": 0, "trainings": 1, "looked_up": 49,
