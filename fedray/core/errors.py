@@ -39,7 +39,7 @@ class ScenarioWarning(FedrayWarning):
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
-    """Issues a warning. Python shows the warning with the line of the user's program that caused it.
+    """Issues a warning. Python shows it with the line of the user's program that called fedray.
 
     Example:
         >>> with warnings.catch_warnings(record=True) as caught:
@@ -60,9 +60,9 @@ class Unwritable(FedrayError):
 
 
 class Lost(FedrayError):
-    """Raised if a worker was lost with state that no other process has, such as private vectors of clients.
+    """Raised if a worker process died, and state is lost that no other process has, such as private vectors of clients.
 
-    The session catches this error and continues from the newest checkpoint.
+    The run then continues from its newest checkpoint.
     """
 
 
@@ -91,7 +91,7 @@ class Diverged(FedrayError):
 
 
 class Overflow(FedrayError):
-    """Raised if rows cannot be added exactly: they hold NaN, infinity, or values of magnitude 2**28 or more.
+    """Raised if rows of numbers cannot be added exactly: they hold NaN, infinity, or values of magnitude 2**28 or more.
 
     Attributes:
         rows: Indices of the first five such rows.
@@ -121,9 +121,9 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 
 
 def name_score(name: str, *, unit: bool = False) -> str:
-    """Returns the name that tables and pages show for a score, or for a total of a run.
+    """Returns the name under which tables and pages show a score or a total of a run.
 
-    `name` is the score's key in `summary.json`. With `unit`, the unit follows in parentheses.
+    `name` is the score's key in `summary.json`. If `unit` is true, the unit follows in parentheses.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
@@ -138,15 +138,17 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """Writes the mean and standard deviation of a metric over the worlds, and the number of worlds.
+    """Formats the mean and the standard deviation of a metric over worlds, and the number of worlds.
 
     A world is one seed of one fold of the data.
 
     Args:
-        value: A mapping with `mean`, `sd` (each may be None) and the number `n` of worlds that have the metric.
-        worlds: Number of worlds of the run. A world may lack the metric, for example because it did not reach a target.
+        value: A mapping with `mean` and `sd`, which may be None, and `n`, the number of worlds that have the metric.
+        worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
+            target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
-        largest: The largest of several values that need a common unit. None means that the unit fits this value alone.
+        largest: The largest of several values that are shown in the same unit. None means that the unit fits this value
+            alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -183,7 +185,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns the unit in which all values of an axis are shown, and the divisor that converts values to this unit.
+    """Returns a unit for the values of an axis, as (divisor that converts values to the unit, name of the unit).
 
     `quantity` is `bytes` or `seconds`, and `largest` is the largest value of the axis in bytes or seconds.
 
@@ -222,7 +224,8 @@ def format_seconds(number: float) -> str:
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """Writes a total of a run with its unit.
 
-    The total is in bytes or seconds, or None if it is infinite. `largest` means the same as in `format_score`.
+    The total is in bytes or seconds. None means infinity. `largest` is the largest of several totals that are shown in
+    the same unit.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -239,7 +242,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Writes the value of the metric `name`. Shares are in percent, and other metrics have four digits.
+    """Formats the value of the metric `name`. Shares are in percent. Other metrics have four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -249,7 +252,7 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Writes a number with a fixed count of significant digits for aligned columns. Trailing zeros stay.
+    """Writes a number with a fixed count of significant digits. Trailing zeros stay, so that columns are aligned.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")
@@ -310,12 +313,12 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word: the most similar known word, or the remedy `otherwise`.
+    """Returns the end of a message about an unknown word. It names the most similar known word, or is `otherwise`.
 
     Args:
-        word: The user's value. Nothing is similar to a value that is not text.
+        word: The user's value. If it is not text, no word is similar.
         known: The allowed words.
-        otherwise: The remedy if no known word is similar.
+        otherwise: The text that is returned if no known word is similar.
         prefix: Text before the known word in the message, such as the section of a key.
 
     Example:

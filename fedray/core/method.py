@@ -1,7 +1,7 @@
 """Defines a method as data: how clients and server train (`Phase`), and which models predict (`Answer`).
 
-A `Phase` is composed of functions and of pieces. A `Piece` adds something to a client's job before or after training.
-`fedray.core.types` defines the words *world*, *job*, *row* and *block*.
+A `Piece` is an addition to a client's job before or after training. `fedray.core.types` defines the words *world*,
+*job*, *row* and *block*.
 
 Example:
     >>> from fedray.features.correction import Vectors
@@ -50,11 +50,12 @@ READS = ("inputs", "features", "network", "broadcast", "previous", ENSEMBLE, HEA
 
 
 class Seen(NamedTuple):
-    """The outputs of a model for a batch.
+    """The outputs of a fixed model for a batch.
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`. None means that `reads` of the loss lacks `features`.
+        features: Inputs of the model's last layer, `[B, f]`. They are None if the loss has not asked for them
+            (`LocalLoss.reads`).
     """
 
     outputs: Tensor
@@ -62,26 +63,26 @@ class Seen(NamedTuple):
 
 
 class LossContext(NamedTuple):
-    """The values that a loss may use besides outputs and targets.
+    """The values that a loss may use in addition to outputs and targets.
 
-    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None if `LocalLoss.reads` lacks their
-    names.
+    A loss asks for `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` in `LocalLoss.reads`.
+    Otherwise they are None.
 
     Attributes:
-        objective: The network's own loss, (outputs, targets) -> `[B]`.
+        objective: The network's own loss. It takes outputs and targets, and returns the loss of each sample, `[B]`.
         round: The round, from 0.
         client: The client's id, a scalar tensor.
         model: Index of the trained model, 0 to K - 1, a scalar tensor.
         inputs: The network's inputs, `[B, ...]`.
         features: The inputs of the network's last layer, `[B, f]`.
-        network: A function inputs `[n, ...]` -> raw outputs `[n, C]` of the model that is being trained, in training
-            mode and with gradient.
-        broadcast: Outputs (`Seen`) of the received model, in evaluation mode and without gradient.
-        previous: Outputs (`Seen`) of the model that the client trained in its previous training. In the first training
-            these are the outputs of the received model.
-        ensemble: Raw outputs of all K models at the beginning of the round, `[K, B, C]`, in evaluation mode and without
-            gradient.
-        shared: The model's row of the server's tensor `LocalLoss.shared`. None means that there is no such tensor.
+        network: The forward pass of the model in training. It takes inputs `[n, ...]` and returns raw outputs `[n, C]`
+            with gradient, in training mode.
+        broadcast: Outputs of the received model, in evaluation mode and without gradient.
+        previous: Outputs of the model with which the client's previous training ended. Before the first training, it is
+            the received model.
+        ensemble: Raw outputs of all K models as they were at the beginning of the round, `[K, B, C]`, without gradient.
+        shared: The part for this model of the tensor that the server sends for the loss (`LocalLoss.shared`). None
+            means that the server sends none.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -98,21 +99,21 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The values that the code of a local training may use, for all lanes of a block.
+    """The values that a user's or method's code in local training may use. A lane is one client in training.
 
     Attributes:
         round: The round, from 0.
         client: Id of each lane's client, `[W]` int64.
         model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
         broadcast: The model that each lane's client received, `[W, d]`.
-        previous: The model that each lane's client trained in its previous training, `[W, d]`. None means that no code
-            uses these models.
-        ensemble: All models of each lane's world at the beginning of the round, `[W, K, d]`. None means that no code
-            uses these models.
-        size: Number of training samples of each lane's client, `[W]` int64. It is None in a trial, in which fedray
-            calls a user's function before the run.
-        shared: For each lane, its model's row of the server's tensor `LocalLoss.shared`, `[W, ...]`. None means that
-            there is no such tensor.
+        previous: The model with which the previous training of each lane's client ended, `[W, d]`. None means that no
+            code uses it.
+        ensemble: All K models at the beginning of the round, for each lane, `[W, K, d]`. None means that no code uses
+            them.
+        size: Number of training samples of each lane's client, `[W]` int64. It is None while fedray tries a user's
+            function before the run.
+        shared: The part for each lane's model of the tensor that the server sends for the loss, `[W, ...]`. None means
+            that the server sends none.
     """
 
     round: int
@@ -129,13 +130,14 @@ class LocalLoss(NamedTuple):
     """A loss that replaces the network's own loss.
 
     Attributes:
-        function: A function (outputs `[B, C]`, targets `[B]` or `[B, q]`, context) -> the loss of each sample, `[B]`.
-        reads: The entries of `READS` that the function needs. With `heads`, the network in training returns the outputs
-            of H heads, `[B, H, C]`.
+        function: The loss. It takes outputs `[B, C]`, targets `[B]` or `[B, q]` and a `LossContext`, and returns the
+            loss of each sample, `[B]`.
+        reads: The names in `READS` of the values that the function uses. With `heads`, the network in training returns
+            the outputs of H heads, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `State.extra`. The name starts with `broadcast/`. Clients receive the
-            tensor's row of the model that they train.
-        example: A row of the tensor `shared` when training begins. fedray sets this field.
+        shared: Name of a tensor in the server's `State.extra`, with the prefix `broadcast/`. It has a row for each
+            model. A client receives the row of the model that it trains.
+        example: A row of this tensor when training begins. fedray sets this field.
 
     Example:
         A loss with label smoothing, and a gradient that is clipped to a norm of at most 1.
@@ -158,7 +160,7 @@ class LocalLoss(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """The values that a transformation of the gradient may use besides the gradient and the parameters `[p]`.
+    """The values that a transformation of the gradient may use in addition to the gradient and the p parameters.
 
     Attributes:
         round: The round, from 0.
@@ -167,12 +169,14 @@ class StepContext(NamedTuple):
         steps: Number of steps of the local training, a scalar tensor.
         lr: Learning rate of the round.
         rows: Number of samples in the batch, a scalar tensor.
-        gradient_at: A function: parameters `[p]` -> the gradient of the batch's mean loss at these parameters, `[p]`.
-        sample_gradients: A function: parameters `[p]` -> the gradient of each sample's loss at these parameters,
-            `[B, p]`. The gradient of padding is 0.
-        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. None means that
+        gradient_at: A function that takes parameters `[p]` and returns the gradient of the batch's mean loss at them,
+            `[p]`.
+        sample_gradients: A function that takes parameters `[p]` and returns the gradient of each sample's loss at them,
+            `[B, p]`. It is 0 for padding.
+        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. They are None if
             `Transform.noise` is False.
-        size: Number of training samples of the client, a scalar tensor. It is 1 in a trial.
+        size: Number of training samples of the client, a scalar tensor. It is 1 while fedray tries the function before
+            the run.
     """
 
     round: int
@@ -193,15 +197,16 @@ class Transform(NamedTuple):
     The p parameters of the client's model form one vector.
 
     Attributes:
-        init: A function: parameters `[p]` -> the first state of the transformation. A state is a tensor, or tuples,
-            lists and dicts of tensors. `()` means that there is no state.
-        update: A function (gradient `[p]`, state, parameters `[p]`, context) -> (transformed gradient `[p]`, state).
-        noise: Whether the context holds random numbers (`StepContext.noise`).
+        init: A function that takes parameters `[p]` and returns the first state of the transformation. A state is a
+            tensor, or tuples, lists and dicts of tensors. `()` is no state.
+        update: A function that takes the gradient `[p]`, the state, the parameters `[p]` and a `StepContext`. It
+            returns the transformed gradient `[p]` and the next state.
+        noise: Whether `update` uses random numbers (`StepContext.noise`).
         name: Name of the transformation in messages.
         numbers: Number of random numbers in `StepContext.noise`. None means one per parameter.
-        at: A function (parameters `[p]`, noise) -> the parameters `[p]` at which the gradient is computed. None means
-            the current parameters.
-        gradients: Number of gradients of the batch that a step computes besides the usual one, for the virtual clock.
+        at: A function that takes parameters `[p]` and random numbers. It returns the parameters `[p]` at which the
+            gradient is computed. None means the current parameters.
+        gradients: Number of further gradients of the batch that a step computes. The virtual clock counts them.
     """
 
     init: Callable[[Tensor], Any]
@@ -214,10 +219,10 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation whose field `at` is set, or None if there is no such transformation.
+    """Returns the one transformation that computes the gradient at other parameters (`Transform.at`), or None.
 
     Raises:
-        BadInput: There are two such transformations.
+        BadInput: Two of the transformations do.
     """
     found = [rule for rule in rules if rule.at is not None]
     if len(found) > 1:
@@ -227,17 +232,18 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A schedule of the learning rate, which gives a multiplier for each round of a run.
+    """A schedule of the learning rate. It gives the multiplier of each round.
 
     Attributes:
-        kind: How the multiplier changes. `constant` is always 1. `cosine` and `linear` fall from 1 to `floor` within
-            `rounds` rounds. `step` is multiplied by `gamma` at each round in `at`.
+        kind: How the multiplier changes. With `constant` it is always 1. With `cosine` and `linear` it falls from 1 to
+            `floor` within `rounds` rounds. With `step` it starts at 1, and is multiplied by `gamma` at each round in
+            `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
         floor: The last multiplier of `cosine` and `linear`.
         warmup: Length of the warm-up in rounds. In round t of the warm-up the multiplier is also multiplied by
             `(t + 1) / warmup`.
         at: The rounds, from 0, at which the multiplier of `step` falls.
-        gamma: The factor by which the multiplier of `step` falls at each of these rounds.
+        gamma: The factor of `step`.
         restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts). Otherwise they
             stay at `floor`.
 
@@ -265,12 +271,12 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Returns whether a loss uses the outputs of all K models, so that clients must receive all models."""
+    """Returns whether a loss uses the outputs of all K models. Clients must then receive all of them."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Returns the number of values of the server's tensor `LocalLoss.shared` that a job receives."""
+    """Returns how many values a job receives of the tensor that the server sends for a loss (`LocalLoss.shared`)."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
@@ -289,11 +295,11 @@ class Augmentation(NamedTuple):
     """A random change of training samples.
 
     Attributes:
-        function: A function that changes samples. It receives inputs before standardization, and must keep their shape.
+        function: The function that changes samples. It receives inputs before standardization, and keeps their shape.
             Targets are classes, or values in the units of the data set.
-        form: The signature of the function. `rows`: (inputs `[n, ...]` of several clients and steps, uniform random
-            numbers `[n, numbers]`) -> inputs. `row`: one input -> the changed input. `batch`: (inputs `[B, ...]`,
-            targets `[B]` or `[B, q]`) of one client and step -> inputs, or inputs and targets.
+        form: What the function takes. `rows`: inputs `[n, ...]` of several clients and steps, and uniform random
+            numbers `[n, numbers]`. `row`: one input. `batch`: inputs `[B, ...]` and targets `[B]` or `[B, q]` of one
+            client and step. It returns the changed inputs. For `batch` it may return inputs and targets.
         name: Name of the augmentation in messages.
         numbers: Number of uniform random numbers for each sample, for the form `rows`.
     """
@@ -316,24 +322,27 @@ class Augmentation(NamedTuple):
 class Piece:
     """The base class of additions to a client's job, before or after training.
 
-    A piece overrides the methods and properties in which it differs from the usual job.
+    A subclass overrides what differs from the usual job. The usual job starts from the received model, trains it, and
+    sends the difference.
 
     Attributes:
-        takes: A mapping: name of a user's function that a piece of this class calls -> names of the function's
-            arguments.
+        takes: The users' functions that the class calls: for the name of each function, the names of its arguments.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: "Phase", method: str) -> None:
-        """Raises `BadInput`, whose message names `method`, if the piece does not fit the rest of the phase."""
+        """Raises `BadInput` if the piece does not fit the rest of the phase. The message names `method`."""
 
     def begin(self, update: Any) -> Any:
-        """Changes the local updates of a block (`training.update.Update`) before they are trained."""
+        """Changes what clients train, before training.
+
+        `update` is a `training.update.Update`: clients that train together.
+        """
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes the local updates after training: the trained models, the private vectors and the uploads."""
+        """Changes what training gave, after training: the trained models, the private vectors and the uploads."""
         return update
 
     @property
@@ -353,39 +362,39 @@ class Piece:
 
     @property
     def up_vectors(self) -> int:
-        """Returns the number of vectors of a model's length that a client sends with its delta."""
+        """Returns how many vectors of a model's length a client sends in addition to its delta."""
         return 0
 
     @property
     def down_vectors(self) -> int:
-        """Returns the number of vectors of a model's length that a client receives with the model."""
+        """Returns how many vectors of a model's length a client receives in addition to the model."""
         return 0
 
     @property
     def up_numbers(self) -> int:
-        """Returns the number of values that a job sends besides vectors of a model's length."""
+        """Returns how many further values a job sends. Vectors of a model's length are not counted."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Returns the number of trainings of a job besides the main training.
+        """Returns the number of further trainings of a job, after the main training.
 
-        Each has as many steps as the main training.
+        Each of them has as many steps as the main training.
         """
         return 0
 
     @property
     def locals(self) -> tuple["Local", ...]:
-        """Returns how clients train in each of the further trainings (`passes`)."""
+        """Returns how clients train in each of the further trainings of a job."""
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
-        """Returns the piece with `change` applied to all of its `locals`."""
+        """Returns the piece after `change` was applied to the settings of each of its further trainings (`locals`)."""
         return self
 
     @property
     def couples(self) -> bool:
-        """Returns whether the training steps of a model use the client's other models.
+        """Returns whether the training steps of one model use the other models of the same client.
 
         If so, the client's K jobs are trained in one block.
         """
@@ -398,12 +407,12 @@ class Piece:
 
     @property
     def reads_final(self) -> bool:
-        """Returns whether the piece needs the trained models besides their deltas."""
+        """Returns whether the piece reads the trained models (`Update.models`), and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Returns whether the piece calls the network's module.
+        """Returns whether the piece calls the network's module (a `torch.nn.Module`).
 
         If so, a worker trains one block at a time, because the module holds the parameters of one model.
         """
@@ -411,63 +420,75 @@ class Piece:
 
     @property
     def begins(self) -> int:
-        """Returns the first round of the method's last stage. Scores of earlier rounds are not scores of the method."""
+        """Returns the round in which the method's last stage begins.
+
+        Scores of earlier rounds do not count for the method.
+        """
         return 0
 
     def group(self, t: int) -> Hashable:
-        """Returns a key for round t. Jobs of two rounds may share a block only if the rounds' keys are equal."""
+        """Returns a key for round t.
+
+        Jobs of two rounds may be trained together only if the keys of these rounds are equal.
+        """
         return None
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier. The result is empty if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices). It is empty if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions of the values of a tier's network in the whole model, `[s]`, in ascending order."""
+        """Returns which of a model's values a tier's network holds in round t, as ascending positions `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns the computation of a step of each job, as a fraction of a step of the whole network, `[J]`.
+        """Returns how much a job computes in a step, as a fraction of a step of the whole network, `[J]`.
 
-        None means the fraction 1.
+        `tier` is the tier of each job's client, `[J]`. None means the fraction 1.
         """
         return None
 
     @property
     def further_steps(self) -> int:
-        """Returns the number of steps without samples that a job makes besides training, for the virtual clock."""
+        """Returns how many further steps a job makes that read no samples. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
-        """Returns for each job the number of samples that pass through the network besides training, `[J]`.
+        """Returns for each of J jobs how many samples pass through the network outside training.
 
-        A sample counts as one forward and one backward pass. None means no such samples.
+        The virtual clock counts them.
+
+        One sample stands for a forward and a backward pass. `size` is the number of samples of each job's client. None
+        means no samples.
         """
         return None
 
     @property
     def answers(self) -> bool:
-        """Returns whether clients of the run (known clients) predict with models of their own."""
+        """Returns whether clients of the run predict with models of their own.
+
+        Clients that the run has never seen do not.
+        """
         return False
 
     def own_models(self, site: Any, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns the models with which a client of the run predicts.
+        """Returns the models with which one client of the run predicts.
 
         Args:
-            site: The worker that has the client's private vectors (`training.update.Site`).
+            site: The worker process that has the client's private vectors (`training.update.Site`).
             plan: The client's K jobs.
             broadcast: The models of the server, `[K, d]`.
-            tier: Index of the client's tier.
+            tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. A piece with P further trainings of K models each returns all of these, `[P * K, d]`.
+            K models, `[K, d]`. After P further trainings of each model, all of their results, `[P * K, d]`.
         """
         raise NotImplementedError
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights for the models' predictions."""
+        """Returns whether each client of the run weighs the models' predictions by weights of its own."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
@@ -476,7 +497,7 @@ class Piece:
 
 
 class KeepModel(Piece):
-    """Stores the model that a client has trained. A loss uses the model in the client's next training (MOON)."""
+    """Stores the model with which a client's training ends. A loss uses it in the client's next training (MOON)."""
 
     NAME = "previous"
 
@@ -493,9 +514,9 @@ class KeepModel(Piece):
 
 
 class Work:
-    """Work that clients do instead of gradient descent. A process does one job at a time, on a CPU.
+    """What clients do instead of gradient descent. A process does one job at a time, on a CPU.
 
-    `kept` is a cache of the process, which stays from round to round. It holds only what the process can compute again.
+    `kept` is a cache of the process. It stays from round to round, and holds only what can be computed again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -506,13 +527,16 @@ class Work:
         raise NotImplementedError
 
     def kept_numbers(self, d: int) -> int:
-        """Returns the number of values that a round's statistics hold per upload, for models of d values."""
+        """Returns the number of values that a round's statistics hold for each upload.
+
+        `d` is the number of values of a model.
+        """
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts that replace the engine's name and the reason for it in the run's manifest.
+        """Returns the texts that a run's manifest shows in place of an engine's name and the reason for its choice.
 
-        The texts say what does the work, and what the work is.
+        They say what does the work, and what the work is.
         """
         return type(self).__name__, "its work is code"
 
@@ -523,11 +547,11 @@ class Work:
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack did in a round.
+    """What one part of a stack did in a round. A stack is a method with several trainings, its parts.
 
     Attributes:
         before: State of the part before the round.
-        after: State of the part after its own server's step.
+        after: State of the part after its server's step.
         stats: Statistics of the part's uploads. They are empty if no client has trained.
     """
 
@@ -547,8 +571,8 @@ class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function: step -> the client that has each model, `[R, K]`.
-        down: A function: step -> whether the client that has the model has failed, `[R, K]`.
+        at: A function that takes a step and returns the client that has each model, `[R, K]` (R worlds, K models).
+        down: A function that takes a step and returns whether the client that has the model has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -584,10 +608,11 @@ class Server(NamedTuple):
     """The functions that turn uploads into the next state.
 
     Attributes:
-        init: A function: the first models `[M, d]` -> the tensors of `State.extra`.
-        reduce: A function: a block of uploads -> statistics, which are added with `+` in any order. It is called in the
-            process that trained the clients.
-        step: A function (state before round t, all statistics of the round, t) -> the state after round t.
+        init: A function that takes the first models `[M, d]` and returns the tensors of `State.extra`.
+        reduce: A function that takes some uploads and returns statistics of them. Statistics are added with `+` in any
+            order. It is called in the process that trained the clients.
+        step: A function that takes the state before round t, all statistics of the round, and t. It returns the state
+            after round t.
         keeps: Whether the statistics hold every upload, and not only sums.
         on_device: Whether `reduce` accepts deltas on the GPU on which they were trained.
     """
@@ -612,12 +637,12 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns a function for `Compress.bytes` that says that every job sends `size` bytes."""
+    """Returns a function for `Compress.bytes` if every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
 def send_whole(uploads: Uploads) -> Compressed:
-    """Returns uploads without compression, as a function for `Compress.apply`."""
+    """Returns uploads as they are. It serves as `Compress.apply` if nothing is compressed."""
     return Compressed(uploads.delta)
 
 
@@ -625,9 +650,9 @@ class Compress(NamedTuple):
     """The compression of uploads.
 
     Attributes:
-        bytes: A function (clients `[J]`, tiers `[J]`) -> the bytes that each job sends, `[J]`. It is called before
-            training.
-        apply: A function that compresses a block of uploads.
+        bytes: A function that takes the client and the tier of each job, and returns the number of bytes that the job
+            sends, `[J]` each. It is called before training.
+        apply: A function that compresses some uploads.
         own: Names of the private vectors that clients store for the compression (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
         on_device: Whether `apply` accepts deltas on the GPU on which they were trained.
@@ -642,17 +667,17 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. If no field holds a function, the fastest engines train many clients at once.
+    """How a client trains. The fastest engines need settings without functions.
 
-    The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. This form covers
-    FedProx, FedDyn, Ditto and SCAFFOLD. The optimizer begins each local training without state (Fed-ensemble, section
+    The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. FedProx, FedDyn,
+    Ditto and SCAFFOLD have this form. The optimizer begins each local training without state (Fed-ensemble, section
     II). Functions may replace the loss, the gradient of the data, and the optimizer.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Initial learning rate.
         lr_decay: Multiplier of the learning rate every `lr_decay_every` rounds.
-        lr_decay_every: Number of rounds between two such multiplications.
+        lr_decay_every: Number of rounds from one such multiplication to the next.
         momentum: Momentum of SGD, 0 to 1.
         nesterov: Whether SGD uses Nesterov's momentum.
         weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
@@ -667,8 +692,8 @@ class Local:
         loss: The loss that replaces the network's loss. None keeps the network's loss.
         gradient: A transformation of the gradient before `pull` and `offset` are added. None leaves the gradient
             unchanged.
-        step: A transformation or a function that replaces the optimizer. The result of a transformation, times the
-            learning rate, is subtracted from the parameters. A function (parameters, lr=...) returns a
+        step: What replaces the optimizer. It is a transformation, whose result times the learning rate is subtracted
+            from the parameters. Or it is a function that takes the parameters and `lr`, and returns a
             `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, in this order.
 
@@ -711,13 +736,13 @@ class Local:
 
     @property
     def has_code(self) -> bool:
-        """Returns whether engines must call a method's or a user's function in every step."""
+        """Returns whether every step calls a function of a method or a user."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     def count_work(self, models: int) -> float:
-        """Returns the work of a step, as a multiple of one forward and one backward pass over the batch.
+        """Returns how much a step computes, as a multiple of one forward and one backward pass over the batch.
 
-        A loss may compute the outputs of all K models.
+        `models` is the number of models, K. A loss may compute the outputs of all of them.
 
         Example:
             >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))
@@ -731,7 +756,7 @@ class Local:
 
     @property
     def keeps_model(self) -> bool:
-        """Returns whether clients store the models that they train, because the loss uses them in the next training."""
+        """Returns whether clients store the models that they have trained, for the loss of their next training."""
         return self.loss is not None and PREVIOUS in self.loss.reads
 
 
@@ -741,31 +766,33 @@ class Phase:
 
     Attributes:
         models: Number of models, K.
-        schedule: A function that makes the plan of each round.
+        schedule: A function that makes the plan (the list of jobs) of each round.
         local: How a client trains.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
         pieces: Additions to a client's job before and after training, in this order.
         walk: The random walk of the models, if there is no server. None means that there is a server.
-        sizes: A function: plan -> number of training samples of each job `[J]`. None means all samples of the job's
-            client.
-        steps: A function (plan, sizes) -> steps of each job `[J]` and samples in these steps `[J]`, for the virtual
-            clock. A stack also returns a multiplier of the client's time for these steps, `[J]`. It is 0 if the server
-            makes the steps. None means that steps and samples follow from `local`.
-        traffic: A function (round, plan) -> bytes up `[J]` and bytes down `[J]` of each job. None means that each model
-            is sent from the server to the client and back.
-        remember: A function (round, state after the round, plan, losses `[J]`) -> state. It stores in the state what
-            the method needs later about the jobs. The plan has only jobs whose uploads the server used. None leaves the
-            state unchanged.
-        choose: A function (plan, mean losses of all models at each job's client `[J, K]`) -> plan (IFCA). None leaves
-            the plan unchanged.
-        groups: Largest number of groups of uploads (`Flight.group`) that one call of a runtime adds up in asynchronous
-            training. 0 means that training is synchronous.
+        sizes: A function that takes a plan and returns the number of training samples of each job, `[J]`. None means
+            all samples of the job's client.
+        steps: A function that takes a plan and its sizes. It returns for each job the number of steps and the number of
+            samples in them, `[J]` each, for the virtual clock. A stack (a method with several trainings) also returns a
+            multiplier of the client's time, `[J]`, which is 0 if the server makes the steps. None means that steps and
+            samples follow from `local`.
+        traffic: A function that takes a round and its plan. It returns how many bytes each job sends, and how many it
+            receives, `[J]` each. None means that each model is sent from the server to the client and back.
+        remember: A function that stores in the state what later rounds need of a round's jobs, and returns the state.
+            It takes the round, the state after it, the plan and the losses `[J]`. The plan has only jobs whose uploads
+            the server used. None leaves the state unchanged.
+        choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
+            all models at each job's client, `[J, K]`. None leaves the plan unchanged.
+        groups: Largest number of groups of uploads (`Flight.group`) in one call of a runtime, in asynchronous training.
+            0 means that training is synchronous.
         work: What clients do instead of gradient descent. None means gradient descent.
-        ask: A function (state, sums of the uploads) -> a state with which the clients work once more before the
-            server's step, or None if no work is left. The field is None if clients work only once in a round.
-        server_work: A function: round -> the training steps of the server in each world, and the samples in these
-            steps. None means that the server makes no training steps.
+        ask: A function that takes the state and the sums of the uploads. It returns a state with which the clients work
+            once more before the server's step, or None if no work is left. If the field is None, clients work once in a
+            round.
+        server_work: A function that takes a round. It returns how many training steps the server makes in each world,
+            and how many samples they have. None means no training steps.
     """
 
     models: int
@@ -786,11 +813,11 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with further pieces after its own."""
+        """Returns the phase with further pieces, after the pieces that it has."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
-        """Returns the phase with `change` applied to all of its `locals`."""
+        """Returns the phase after `change` was applied to the settings of each of its trainings (`locals`)."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
@@ -800,7 +827,7 @@ class Phase:
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """Returns all pieces. `KeepModel` is the last if the loss uses the model of a client's previous training."""
+        """Returns all pieces. If the loss uses the model of a client's previous training, `KeepModel` comes last."""
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -815,17 +842,17 @@ class Phase:
 
     @cached_property
     def up_vectors(self) -> int:
-        """Returns the number of vectors of a model's length that a client sends with its delta."""
+        """Returns how many vectors of a model's length a client sends in addition to its delta."""
         return sum(piece.up_vectors for piece in self.pieces)
 
     @cached_property
     def down_vectors(self) -> int:
-        """Returns the number of vectors of a model's length that a client receives for a job, including the model."""
+        """Returns how many vectors of a model's length a client receives for a job. The model is one of them."""
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
     def passes(self) -> int:
-        """Returns the number of trainings in a job. Each training draws its own batches."""
+        """Returns the number of trainings in a job, the main training included. Each draws its own batches."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property
@@ -835,21 +862,21 @@ class Phase:
 
     @cached_property
     def couples(self) -> bool:
-        """Returns whether the training steps of a model use the client's other models."""
+        """Returns whether the training steps of one model use the other models of the same client."""
         return any(piece.couples for piece in self.pieces)
 
     @property
     def together(self) -> int:
-        """Returns the number of jobs of a client that must be trained in one block."""
+        """Returns how many jobs of a client must be trained together."""
         return self.models if self.couples else 1
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier. The result is empty if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices). It is empty if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions of the values of a tier's network in the whole model, `[s]`, in ascending order."""
+        """Returns which of a model's values a tier's network holds in round t, as ascending positions `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -859,7 +886,7 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights for the models' predictions."""
+        """Returns whether each client of the run weighs the models' predictions by weights of its own."""
         return any(piece.weighs for piece in self.pieces)
 
     @property
@@ -869,23 +896,23 @@ class Phase:
 
 
 class Answer(NamedTuple):
-    """The models that predict, A in each world.
+    """The models that predict: A models in each of R worlds. A world is one seed of one fold of the data.
 
     Attributes:
-        state: A state with only these models, `[R * A, d]`.
+        state: A state that holds these models, `[R * A, d]`, and no others.
         models: Number of models in a world, A.
         weights: Weights of the models, `[R, A]`. None means equal weights.
         spread: Variances `[R, d]` or covariances `[R, d, d]` of a linear model's parameters. None means that the method
             has no distribution over the parameters.
         noise: Variance of the observation noise, `[R]`, in standardized units of the target. None means that the method
             does not estimate the noise.
-        owner: The client that uploaded each model, `[R, A]`. It is -1 for a model that is no upload. None means that no
+        owner: The client that uploaded each model, `[R, A]`. It is -1 if the model is no upload. None means that no
             model is an upload.
-        tiers: Weights of the models for known clients of each of T tiers, `[R, T, A]`. A model whose weight in
-            `weights` is 0 must have the weight 0 here. A finite `predict.gamma` weighs only models whose weight here is
-            not 0. None means that `weights` hold for the clients of all tiers.
-        combine: A function (world, probabilities of the world's models `[A, n, C]`) -> the ensemble's probabilities
-            `[n, C]`. None means the weighted mean.
+        tiers: Weights of the models for the run's clients of each of T tiers, `[R, T, A]`. If a model's weight in
+            `weights` is 0, it must be 0 here. A finite `predict.gamma` leaves out models whose weight here is 0. None
+            means that `weights` hold for all tiers.
+        combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
+            ensemble's probabilities, `[n, C]`. None means the weighted mean.
     """
 
     state: State
@@ -898,7 +925,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Drops the outputs (or losses) of the models of a world whose weight is 0.
+        """Returns the outputs (or losses) of a world's models, except models whose weight is 0.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
@@ -923,16 +950,18 @@ class Method:
     Attributes:
         name: Name of the method in the scenario.
         phase: The federated training.
-        answer: A function: state -> the models that predict. None means that the trained models predict.
-        prepare: A function (state after `Server.init`, function `pooled`) -> the first state. `pooled(world)` returns
-            the training samples of a world. None means that `Server.init` makes the first state.
-        one_model_per_client: Whether client i of the run predicts with model i. If the weight of model i is 0, client i
-            predicts as a new client does.
-        parts: The trainings of a stack. The training of the meta model comes last.
+        answer: A function that takes the state and returns the models that predict. None means that the trained models
+            predict.
+        prepare: A function that takes the state after `Server.init` and a function `pooled`. It returns the state with
+            which round 0 begins. `pooled(world)` returns the training samples of a world. None leaves the state
+            unchanged.
+        one_model_per_client: Whether client i predicts with model i. If the weight of model i is 0, client i predicts
+            like a client that the run has never seen.
+        parts: The trainings of a stack (a method with several trainings). The training of the meta model comes last.
         join: A function that lets the parts of a stack learn from each other after their servers' steps. None means
             that the parts do not learn from each other.
-        explain_end: A function: state -> the reason why training ends early, or an empty text while training goes on.
-            None means that training never ends early.
+        explain_end: A function that takes the state and returns why training ends early, or an empty text if training
+            goes on. None means that training never ends early.
     """
 
     name: str
@@ -950,7 +979,7 @@ class JobRows(NamedTuple):
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
-        errors: Position of each failed job in the plan -> its traceback.
+        errors: Traceback of each failed job, by the job's position in the plan.
     """
 
     loss: FloatArray
@@ -964,7 +993,7 @@ MOMENTUM = 0.9  # Chen and Chao 2021, appendix
 
 
 class Teaching(NamedTuple):
-    """The training data and the optimizer of a student.
+    """The training data and the optimizer of a student (a network that learns from the predictions of others).
 
     Attributes:
         x: Network inputs, `[n, ...]`.
@@ -984,13 +1013,13 @@ Train = Callable[[Sequence[Tensor], Sequence[float]], Tensor]  # (inputs of each
 
 
 class StudentEngine(NamedTuple):
-    """The functions that compute teachers' outputs and train students.
+    """The functions of distillation: they compute teachers' outputs and train students.
 
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
-        begin: A function (network, start `[d]`, teaching) -> a function `Train`. Each call of this second function
-            makes further steps and returns the student. A step follows the mean gradient of its batch. Buffers keep
-            their initial values, and dropout is off.
+        begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns a second function
+            (`Train`), which makes further steps in each call, and returns the student. A step follows the mean gradient
+            of its batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

@@ -40,7 +40,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Returns a decorator that gives a check a description. The arguments are the fields of `Meaning`."""
+    """Returns a decorator that describes a check of values. The arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -50,7 +50,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns the description of a check. If a check has no description, the kind is `value`.
+    """Returns the description of a check of values. Without a description, the kind is `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -159,7 +159,7 @@ def one_of(*words: str) -> Check:
 
 @means("word", "`auto`, `cpu`")
 def device(value: Any) -> str:
-    """Accepts the devices on which clients are trained."""
+    """Accepts the name of a device on which clients are trained."""
     if value not in ("auto", "cpu"):
         raise ValueError(
             "is not one of auto, cpu: auto uses the GPUs of this machine where they are faster, and those that tiers "
@@ -211,7 +211,7 @@ def maybe(check: Check) -> Check:
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
     """Accepts a list of up to `most` entries that `check` accepts.
 
-    With `scalar`, a single value counts as a list of one entry.
+    If `scalar` is true, a single value counts as a list of one entry.
     """
     kind, values, _ = describe_check(check)
 
@@ -251,7 +251,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the number of GPUs of an actor. Ray schedules 0, 1/n and 1 reliably. 0.33 counts as 1/3.
+    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1, which Ray schedules reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)
@@ -273,7 +273,7 @@ REQUIRED: Any = ...  # the default of an option that a scenario must set
 
 
 class Needs(NamedTuple):
-    """The condition under which a key has an effect. It depends on the value of a second key.
+    """The condition under which a key of a scenario has an effect: a second key must have one of some values.
 
     Attributes:
         key: Dotted name of the second key. `.kind` is the key `kind` of the same section.
@@ -288,7 +288,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition of the dotted key `key`, with the full name of the second key."""
+        """Returns the condition for the key `key` (dotted name), with the full name of the second key."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
@@ -296,12 +296,12 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: The option's value if a scenario does not set it. None means that the option is then absent. `REQUIRED`
-            means that a scenario must set it.
-        check: The check of the value. If `sections` is True, a `ReadSections` is its second argument.
+        default: The value in scenarios that do not set the option. None means that it is absent. `REQUIRED` means that
+            every scenario must set it.
+        check: The check of the value. If `sections` is true, it takes a `ReadSections` as its second argument.
         text: Meaning of the option. Only options of methods have a text.
         needs: The condition under which the option has an effect. None means always.
-        sections: Whether the value consists of sections like `model`.
+        sections: Whether the value consists of sections like the section `model`.
     """
 
     default: Any
@@ -315,9 +315,10 @@ class ReadSections(NamedTuple):
     """The functions that read sections inside an option.
 
     Attributes:
-        network: A function (dotted key, section like `model`, checks of its further keys) -> the section with defaults.
-        classifier: A function (dotted key, section) -> the section of a scikit-learn classifier. It returns None if the
-            section names no classifier.
+        network: A function that takes a key, a section like `model`, and checks of further keys in it. It returns the
+            section with its defaults.
+        classifier: A function that takes a key and a section of a scikit-learn classifier. It returns the section with
+            its defaults, or None if the section names no classifier.
         classifiers: Names of the classifiers.
     """
 
@@ -331,9 +332,9 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` for a list of such sections, `dict` for several such sections by name, and None for one section.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. If the
-            user's value is a number, the message suggests it for the last key.
+        many: `list` if the scenario has a list of such sections, `dict` if it has several by name, None if it has one.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. A number
+            of the user takes the place of the last value.
     """
 
     kind: Any
@@ -356,8 +357,8 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
 
     Args:
         kind: The dataclass with the section's keys.
-        default: None means that the section may be absent. A list or dict means a list of sections or several sections
-            by name. Otherwise there is one section. If it is absent, its keys have their defaults.
+        default: None means that the section may be absent. A list means a list of sections, a dict several sections by
+            name. By default there is one section. If a scenario leaves it out, its keys have their defaults.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -376,7 +377,7 @@ class NameSpec:
 
     Attributes:
         text: One line for `fedray list`.
-        options: The options, which are keys in the same section as the name.
+        options: The options. They are keys in the same section as the name.
         more: Whether further keys are passed unchanged to the named function.
 
     Example:
@@ -399,13 +400,13 @@ class MethodSpec:
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
-        models: The possible number of models, K: any number (`any`), always one (`one`), or one per client (`clients`).
+        models: How many models there may be: any number (`any`), one (`one`), or one per client (`clients`).
         options: The options of the method, which are keys of the section `method`.
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
         robust: Whether `server.robust` may replace the method's mean.
         optimizer: Whether `server.optimizer` may act on the method's mean delta.
-        pooled: Whether one client holds all samples. Such methods are references without a federation.
+        pooled: Whether one client holds all samples. Such methods are not federated, and serve for comparison.
         walks: Whether models move from client to client along a graph, without a server.
         trains: Whether clients train in rounds. If not, `local`, `compress` and `server` have no effect.
         averages: Whether uploads of several clients are averaged. If not, `server.weighting` has no effect.
@@ -415,34 +416,34 @@ class MethodSpec:
         samples: Whether a prediction is an average of several predictions, even with one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
-        all_models: Whether every participant trains all K models, whatever its tier says.
-        in_rounds: Why the method cannot be trained asynchronously, as the end of a sentence that starts with the
+        all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
+        in_rounds: Why the method cannot be trained asynchronously. The text ends a sentence that starts with the
             method's name. It may be empty.
         private: A description of the state that clients keep between rounds and never send. Empty means that there is
             none.
-        parts: Whether the method trains parts of the model one after the other.
-        asks: Whether clients compute predictions of the received models for the training.
-        fits: What a round adds to the ensemble if clients fit learners without gradient descent. `one` adds one
-            learner, `committee` adds all learners as one voter, and `each` adds all learners as separate voters. Empty
-            means that clients train a network.
-        network: A function (network, options, shape of an input, name of the network) -> the module that is trained.
-            None means the scenario's network.
-        slices: A function (network, widths of the tiers, one sample of inputs, options, name of the method) -> for each
-            tier a `TierNet`: the part of the network that the tier trains. `width` of `clients.tiers` has an effect
-            only with this function. None means that all tiers train the whole network.
-        stack: A function (network, number of clients, number of classes, rounds, options) -> a `Stack` of the clients'
-            own networks, and of the model or rule that combines their predictions. None means that the method does not
-            combine networks of clients.
-        mean_field: What a model holds besides a Gaussian over the network's weights: the Gaussian's prior (`prior`), or
-            a client's factor of the posterior (`site`). The Gaussian's initial rho is then an option. Empty means that
-            a model is a network.
+        parts: Whether the method is a stack, which has several trainings one after the other.
+        asks: Whether clients compute predictions of the received models before they train.
+        fits: Whether clients fit learners, such as trees, instead of training a network, and what a round adds to the
+            ensemble: one learner (`one`), all learners as one voter (`committee`), or each learner as a voter (`each`).
+            Empty means that clients train a network.
+        network: A function that takes the scenario's network, the options, the shape of an input and the network's
+            name. It returns the module that is trained. None means the scenario's network.
+        slices: A function that takes the network, the widths of the tiers, one input, the options and the method's
+            name. It returns for each tier a `TierNet`: the part of the network that the tier trains. `width` of
+            `clients.tiers` has an effect only with this function. None means that all tiers train the whole network.
+        stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
+            returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
+            means that the method is no stack.
+        mean_field: Whether a model is a Gaussian over the network's weights, and what else it holds: the Gaussian's
+            prior (`prior`), or a client's factor of the posterior (`site`). The Gaussian's initial rho is then an
+            option. Empty means that a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
             option.
         server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
             `server.seconds_per_sample` have no effect.
-        step: Name of an option that is a step size besides `local.lr`, with which training can diverge. Empty means
-            that there is no such option.
+        step: Name of an option that is a step size, like `local.lr`, and can make training diverge. Empty means that
+            there is none.
     """
 
     text: str
@@ -491,11 +492,11 @@ class ReadOptions(NamedTuple):
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
             values and categories. None means that the form of the data fixes the inputs, or that all other columns of a
             table are inputs.
-        group: Name of the column that says to which client each sample belongs.
-        test: The test samples in the form of the data, or the name of the part of the data with the test samples. None
+        group: Name of the column with the client of each sample.
+        test: The test samples, in the same form as the data, or the name of the part of the data that holds them. None
             means that the form of the data fixes the test samples, or that they are drawn from all samples.
-        test_fraction: Fraction of the samples to draw as test samples if there are no other test samples. It is 0 if
-            whole clients give the test samples (`data.test_clients`).
+        test_fraction: Fraction of the samples that are drawn as test samples, if there are no others. It is 0 if whole
+            clients are test clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples, or makes missing text a category. `drop` leaves out samples with missing values.
@@ -504,7 +505,7 @@ class ReadOptions(NamedTuple):
             longest sample, at most 256.
         size: Height and width in pixels to which pictures are resized. None means that pictures keep their size. They
             must then all have the same size.
-        input_key: Name of the option `input` in messages.
+        input_key: The name that messages use for the option `input`.
     """
 
     target: Any = None
@@ -536,9 +537,9 @@ NUMBERS_AND_WORDS = ("test_fraction", "task", "missing", "length", "size")
 
 
 def options_of(names: str) -> OptionSpecs:
-    """Returns the fields of `ReadOptions` with these names as options of a data set.
+    """Returns some fields of `ReadOptions` as options of a data set.
 
-    The names are separated by spaces.
+    `names` are the fields, separated by spaces.
 
     Example:
         >>> options_of("task size")["task"].default

@@ -1,10 +1,10 @@
-"""Computes random numbers from an *address*, which is the tuple (seed, purpose, round, client, model).
+"""Computes random numbers from an *address*: the tuple (seed, purpose, round, client, model).
 
-The same address gives the same random numbers on any machine. So results do not depend on the order of execution, or on
-the actors to which clients are assigned. `stream(seed, "batches", round, client, model)` returns a NumPy generator
-(Philox) for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform`
-compute random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys exist because creating a generator takes
-longer than training a small client.
+The same address gives the same random numbers on any machine. So results depend neither on the order of execution, nor
+on the process that trains a client. `stream(seed, "batches", round, client, model)` returns a NumPy generator (Philox)
+for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform` compute
+random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys exist because creating a generator takes longer
+than training a small client.
 """
 
 import hashlib
@@ -44,7 +44,8 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
     Args:
         seed: One seed, or an array of seeds.
         purpose: What the random numbers are used for. Random numbers for different purposes are independent.
-        address: Further integers of the address. They are broadcast against each other and `seed`.
+        address: Further integers of the addresses, or arrays of them. NumPy broadcasts them against each other and
+            `seed`.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -62,7 +63,7 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Returns the keys of addresses with one more part: `fresh(keys(..., a), b)` equals `keys(..., a, b)`."""
+    """Returns the keys of addresses that have one more part: `fresh(keys(..., a), b)` equals `keys(..., a, b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
@@ -107,8 +108,8 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
     """Returns a context that seeds torch's global generator with `key`, and at its end restores the old state.
 
-    The context is for code that draws from the global generator, such as constructors of modules and dropout. It also
-    seeds the generator of `device` if that is a CUDA device.
+    Code that draws from the global generator, such as constructors of modules and dropout, runs in this context. If
+    `device` is a CUDA device, its generator is seeded, too.
     """
     import torch
 
@@ -122,7 +123,7 @@ def torch_scope(key: int, device: Any = None) -> Iterator[None]:
 
 @contextmanager
 def watch_generators() -> Iterator[Callable[[], bool]]:
-    """Returns a context with a function that tells whether code has drawn from a global generator.
+    """Returns a context with a function that tells whether code in the context has drawn from a global generator.
 
     At its end the context restores the states of all generators.
 
@@ -145,11 +146,11 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def generators_scope() -> Iterator[Callable[[int], None]]:
-    """Returns a context with a function that seeds the global generators of torch, NumPy and Python with a key.
+    """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
-    At its end the context restores the states of all generators. It is for a user's code, because this code may draw
-    from any of the generators. torch and NumPy use the same kind of generator (MT19937) and seeds of 32 bits. So they
-    get different halves of the key.
+    At its end the context restores the states of all generators. A user's code runs in it, because it may draw from any
+    of the generators. torch and NumPy get different halves of the key, because both use the same kind of generator
+    (MT19937) with seeds of 32 bits.
 
     Example:
         >>> with generators_scope() as start:

@@ -21,7 +21,7 @@ class Score(NamedTuple):
     """A score of fedray.
 
     Attributes:
-        unit: Unit of the score. It may be empty. A `share`, 0 to 1, is written in percent.
+        unit: Unit of the score. It may be empty. `share` is a number from 0 to 1, which is written in percent.
         lower: Whether lower values are better. None means that no direction is better.
         name: Name of the score on pages, in tables, in the live view and in the summary.
         text: Meaning of the score.
@@ -138,12 +138,12 @@ BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95",
 
 
 def find_score(name: str) -> Score | None:
-    """Returns the score with a key, or None if fedray has no such score.
+    """Returns the score with the key `name`, or None if fedray has no such score.
 
     Args:
-        name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples. Accuracy and RMSE may have the
-            suffix `_min`, `_mean` or `_max` (over the members of the ensemble), or `_last3` (the mean of the last three
-            evaluated rounds).
+        name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples. Accuracy and RMSE may have a
+            suffix: `_min`, `_mean` or `_max` over the members of the ensemble, or `_last3`, the mean of the last three
+            evaluated rounds.
     """
     inner = name.removeprefix("hold_out_")
     base, _, over = inner.rpartition("_")
@@ -163,7 +163,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Leaves out the scores of an ensemble's members if there is only one member, whose score is the ensemble's.
+    """Leaves out the scores of an ensemble's members if they repeat the ensemble's score, because it has one member.
 
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})

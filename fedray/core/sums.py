@@ -57,9 +57,9 @@ class Missing(NamedTuple):
 
 
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads a library if it was built from the sources of this package.
+    """Loads a library of compiled kernels (C functions) if it was built from the sources of this package.
 
-    `instructions` is the instruction set of the kernels to use. None means the best set for this processor.
+    `instructions` is the instruction set of the kernels. None means the best set for this processor.
     """
     if not path.is_file():
         return Missing(f"the library of compiled kernels was not built: {REBUILD}")
@@ -78,7 +78,7 @@ def open_library(path: Path, instructions: str | None = None) -> Library | Missi
 
 @lru_cache(maxsize=1)
 def load_library() -> Library | Missing:
-    """Returns the library of this installation. A process loads it once."""
+    """Returns the compiled kernels of this installation. A process loads them once."""
     return open_library(FOLDER / LIBRARY)
 
 
@@ -88,13 +88,16 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns the digest of the library's sources, or None without a library. The digest is equal on all machines."""
+    """Returns the digest of the compiled kernels' sources, or None if there are no kernels.
+
+    It is equal on all machines.
+    """
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns the memory address of a contiguous array's data, or None for None."""
+    """Returns the memory address of a contiguous array's data. For None it returns None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
@@ -126,10 +129,10 @@ def sum_rows(
 ) -> tuple[Tensor, NDArray[np.float64]]:
     """Computes the sums of `exact_sum` with the compiled kernel.
 
-    A *limb* is one of the parts into which values are split.
+    Values are split into parts, the limbs. A coarse limb holds what is too large for the fine limbs.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. A coarse limb
-    comes first. The magnitude of a row with a NaN is NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If there is a
+    coarse limb, it comes first. The magnitude of a row with a NaN is NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
@@ -176,10 +179,10 @@ _CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values added at a time: 1 MB of fl
 
 @dataclass(frozen=True)
 class ExactSum:
-    """Exact sums of G groups of rows, split into limbs.
+    """Exact sums of G groups of rows. Each sum is split into parts of different magnitude, its limbs.
 
     Attributes:
-        limbs: Index of each limb -> the sums of this limb, `[G, d]` float64.
+        limbs: The sums of each limb, `[G, d]` float64, by the limb's index.
     """
 
     limbs: dict[int, Tensor]
@@ -197,7 +200,7 @@ class ExactSum:
         return self
 
     def value(self) -> Tensor:
-        """Returns the sums `[G, d]` float64. The finest limbs are added first."""
+        """Returns the sums, `[G, d]` float64."""
         total: Tensor | None = None
         for limb in sorted(self.limbs, reverse=True):
             total = self.limbs[limb] if total is None else total + self.limbs[limb]
@@ -235,10 +238,10 @@ class Largest:
 
 @dataclass(frozen=True)
 class Kept:
-    """Uploads that are not added, for servers that need each upload separately.
+    """Uploads that are not added up, because the server needs each of them.
 
     Attributes:
-        rows: (world, model, client) of each upload -> its delta, `[d]`.
+        rows: The delta of each upload, `[d]`, by (world, model, client).
     """
 
     rows: dict[tuple[int, int, int], Tensor]
@@ -257,13 +260,13 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to G - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of fine limbs. The resolution of one limb is 1.5e-11. The resolution of two limbs is 5e-20, for
-            squares of small deltas.
+        limbs: Number of parts into which values are split. One part resolves 1.5e-11. Two parts resolve 5e-20, which
+            squares of small deltas need.
         square: Whether the squares are added.
 
     Raises:
         Overflow: A row holds NaN, infinity or values that are too large.
-        BadInput: A weight is not a whole number, so the sum would depend on the order.
+        BadInput: A weight is not a whole number. The sum would depend on the order.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
@@ -288,7 +291,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Computes `exact_sum` with torch, on a GPU or without a compiled library."""
+    """Computes `exact_sum` with torch. It is used on a GPU, or if there is no compiled library."""
     most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
     over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
     big = torch.from_numpy(over).to(x.device)
@@ -314,11 +317,11 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields the index of each limb, and the limb's part of `scale * x` (or of its square), float64.
+    """Splits `scale * x` (or its square) into limbs. Yields the index and the values (float64) of each limb.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
-        into: The tensor into which the last part is written. None means a new tensor.
+        into: The tensor into which the last limb is written. None means a new tensor.
         limbs: Number of fine limbs.
         scale: Multiplier of each row, `[J, 1]`. None means 1.
         square: Whether the values are squared first.
@@ -342,7 +345,7 @@ def _split_limbs(
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """Returns the largest magnitude of each row's terms, `[J]`. Raises `Overflow` if a term is too large."""
+    """Returns the largest magnitude in each row after weighting, `[J]`. Raises `Overflow` if it is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -358,13 +361,13 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds values in place to the unit of a limb. It adds and subtracts 1.5 * 2**52 units."""
+    """Rounds values in place to multiples of a limb's unit, by adding and subtracting 1.5 * 2**52 units."""
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Adds the statistics of several blocks or actors. Every order gives the same bits."""
+    """Adds the statistics that several processes computed. Every order gives the same bits."""
     total: Stats = {}
     for part in stats:
         for name, value in part.items():
@@ -373,12 +376,11 @@ def merge_stats(stats: list[Stats]) -> Stats:
 
 
 def add_stats(total: Stats, part: Stats) -> None:
-    """Adds the statistics of a block to a total in place.
+    """Adds statistics to a total in place.
 
     Args:
         total: The total. It is empty at first.
-        part: The statistics. The total may keep the arrays of the statistics, so no other code may use these arrays
-            afterwards.
+        part: The statistics. The total may keep their arrays, so no other code may use these afterwards.
     """
     for name, value in part.items():
         if name in total:
@@ -388,7 +390,7 @@ def add_stats(total: Stats, part: Stats) -> None:
 
 
 def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
-    """Applies a function to every array of some statistics, for example to convert it to NumPy."""
+    """Applies a function to every array in statistics, for example to convert it to NumPy."""
 
     def change_value(value: Any) -> Any:  # each kind has one field: an array, or a dict of arrays
         (part,) = vars(value).values()
@@ -403,7 +405,7 @@ def map_arrays(stats: Stats, change: Callable[[Any], Any]) -> Stats:
 
 
 class SomeRows(NamedTuple):
-    """The rows of a matrix `[G, d]` that are not 0.
+    """A matrix `[G, d]`, without its rows of zeros.
 
     Attributes:
         groups: Number of rows of the matrix, G.
@@ -417,7 +419,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns the rows of an array `[G, d]` that are not 0. Adjacent rows are not copied.
+    """Returns a matrix `[G, d]` without its rows of zeros. If the other rows are adjacent, they are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -430,7 +432,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Converts statistics for messages to NumPy arrays, and leaves out rows of zeros in exact sums."""
+    """Makes statistics small for messages: NumPy arrays, in which exact sums have no rows of zeros."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}

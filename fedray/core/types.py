@@ -65,14 +65,14 @@ EVALUATED_CLIENTS = 10_000  # clients with lower ids are evaluated one by one; o
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of the d values of a model in a row. Trainable parameters come first, then float buffers.
+    """The order in which a model's d values stand in a vector. Trainable parameters come first, then float buffers.
 
-    A set of models is one matrix `[..., d]`, so sums, norms, top-k and hashes are single operations. Float buffers are,
-    for example, BatchNorm's running means. Integer buffers (BatchNorm's step counters) are in a second matrix
-    `[..., c]`.
+    Models are the rows of a matrix `[..., d]`, so sums, norms, top-k and hashes are single operations. Float buffers
+    are, for example, BatchNorm's running means. The c integer buffers, such as BatchNorm's step counters, are in a
+    second matrix, `[..., c]`.
 
     Attributes:
-        names: Names of the model's tensors, in the order of the row.
+        names: Names of the model's tensors, in the order of the vector.
         shapes: Shapes of these tensors.
         trainable: Number of trainable parameters among the d values.
         counters: Names of the c integer buffers.
@@ -105,7 +105,7 @@ class Layout:
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns for each value of a model whether it belongs to one of these layers, `[d]`."""
+        """Returns for each of a model's d values whether it belongs to one of some layers."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 
@@ -116,9 +116,9 @@ class Net:
 
     Attributes:
         name: Name of the network in messages.
-        module: A template that maps `[B, *input]` to `[B, outputs]`. The values of its parameters are never used.
+        module: A module that maps `[B, *input]` to `[B, outputs]`. The values of its parameters are never used.
         layout: The order of a model's values.
-        objective: The loss in training, see `fedray.models.net.per_sample`.
+        objective: Name of the loss in training. `fedray.models.net.per_sample` computes it.
         outputs: Number of outputs for one sample. For `gaussian_nll` it is twice the number of targets.
         init: A function that draws the initial values of a model, `[d]` float32, from a random key.
     """
@@ -133,7 +133,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Tier:
-    """A class of devices: the number of its clients, how much they train, and how long training and transfers take.
+    """A class of devices: how many clients have them, how much these train, and how long training and transfers take.
 
     Attributes:
         name: Name of the tier in the scenario.
@@ -149,8 +149,8 @@ class Tier:
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
-        width: Fraction of the network's channels or blocks that a client trains. It has an effect only if the method
-            slices networks.
+        width: Fraction of the network's channels or blocks that a client trains. Only methods that cut networks use it
+            (HeteroFL).
         epochs: Number of epochs of a local training. None means the method's `Local.epochs`.
         steps: Number of optimizer steps of a local training. None means the method's `Local.steps`.
     """
@@ -217,17 +217,18 @@ class Plan(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """Start and destination of each job in asynchronous training. Each field has shape `[J]`.
+    """Where each of J jobs starts and ends in asynchronous training. Each field has the shape `[J]`.
 
     Attributes:
-        row: Index of the row of the broadcast state from which the job starts.
-        group: The group in which the job's upload is summed. There is one group per world, model and server step.
+        row: Row of the broadcast models from which the job starts.
+        group: The group of uploads that are summed together. There is one group per world, model and server step.
         weight: Multiplier of the job's delta, which depends on the staleness of the upload.
-        turn: Number of the client's earlier trainings. It replaces the round in the addresses of the job's random
+        turn: Number of the client's earlier trainings. It takes the place of the round in the keys of the job's random
             numbers.
-        version: Number of server steps that the model had made when the job started. It replaces the round in the
+        version: Number of server steps of the model when the job started. It takes the place of the round in the
             schedule of the learning rate.
-        sender: `client + N * u`, where u is the number of earlier uploads of the client in this server step.
+        sender: `client + N * u`. N is the number of clients, and u is the number of the client's earlier uploads in
+            this server step.
     """
 
     row: IntArray
@@ -243,15 +244,15 @@ class Flight(NamedTuple):
 
 
 class SizedPlan(NamedTuple):
-    """The jobs of a plan with their sizes, as the round loop passes them to a runtime.
+    """The J jobs of a round with their sizes.
 
     Attributes:
         plan: The jobs, `[J]`.
         size: Number of training samples of each job, `[J]`.
         steps: Optimizer steps of each job, `[J]`. A client without samples has 0 steps.
         flight: Start and destination of each job in asynchronous training. None means that training is synchronous.
-        losses: Losses of all K models on the samples of each job's client, `[J, K]`, which the client reported before
-            training. None means that clients report no losses.
+        losses: Losses of all K models on the samples of each job's client, `[J, K]`, computed before training. None
+            means that clients report no losses.
     """
 
     plan: Plan
@@ -268,12 +269,11 @@ class SizedPlan(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What the jobs of a block send to the server, and what the server needs to know about each job.
+    """What J jobs send to the server, and what the server needs to know about each job.
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Id of each job's client, `[J]`. It is a NumPy array, as are `model`, `world`, `tier`, `size` and
-            `steps`.
+        client: Id of each job's client, `[J]`. It is a NumPy array, like `model`, `world`, `tier`, `size` and `steps`.
         model: Index of each job's model, `[J]`.
         world: Index of each job's world, `[J]`.
         tier: Tier of each job's client, `[J]`.
@@ -281,12 +281,13 @@ class Uploads(NamedTuple):
         counters: Integer buffers after training, `[J, c]`. None means that there are none.
         own: The clients' private vectors by name, `[J, d]` each. Compression uses them. They are never sent.
         beside: What each job sends in addition to the delta: the change of a vector (SCAFFOLD), `[J, d]`, or m measured
-            values, `[J, m]`.
+            values, `[J, m]`. None means nothing.
         key: Key of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job, `[J]`. Only tests may pass None.
         columns: Positions of the trained values in a model, `[s]`, in ascending order. The delta is 0 elsewhere. None
             means that all values are trained.
-        losses: Mean losses of all K received models on the samples of each job's client, `[J, K]`, for `Phase.choose`.
+        losses: Mean losses of all K received models on the samples of each job's client, `[J, K]`. `Phase.choose` uses
+            them (IFCA).
     """
 
     delta: Tensor
@@ -305,7 +306,7 @@ class Uploads(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that a server stores.
+    """Everything that the server stores. There are M models: K models in each world (seed of a fold).
 
     Attributes:
         models: All models, `[M, d]` float32. Model k of world w is row `w * K + k`.
@@ -328,7 +329,7 @@ Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`
 def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int:
     """Returns how many of a run's clients never train.
 
-    `wanted` is this number, a fraction of the clients (then the result is at least 1), or a list of clients' names.
+    `wanted` is this number, or a fraction of the clients (then the result is at least 1), or a list of clients' names.
 
     Example:
         >>> [count_test_clients(wanted, 24) for wanted in (3, 0.2, ["Rome", "Oslo"])]
@@ -342,9 +343,9 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
     """Rounds shares `[n]` to whole numbers that add up to `total`.
 
-    The shares add up to `total`, too, except for rounding errors.
+    The shares must add up to `total`, except for rounding errors.
 
-    Shares with the largest remainders are rounded up. Among equal remainders, the first ones are rounded up.
+    Shares with the largest fractional parts are rounded up. Among equal ones, the first are.
 
 
     """

@@ -36,10 +36,10 @@ class BuildFailed(Exception):
 
 
 class InstructionSet(NamedTuple):
-    """A set of vector instructions. Each kernel is built once per set.
+    """A set of vector instructions of processors. Each kernel (C function) is built once per set.
 
     Attributes:
-        name: Name of the set. The names of the functions that are built for the set end in this name.
+        name: Name of the set. It ends the names of the functions that are built for the set.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.
@@ -73,12 +73,12 @@ ARM = (InstructionSet("neon", 16, "baseline", ()),)
 
 
 def find_sources() -> list[Path]:
-    """Returns the C files."""
+    """Returns the paths of all C files."""
     return sorted(FOLDER.glob("*.c"))
 
 
 def hash_sources() -> str:
-    """Returns a digest of all sources and of the flags of all compilers and processors.
+    """Returns a digest of all C files and of all flags for compilers.
 
     The digest is the same on every machine. A library with a different digest is out of date.
     """
@@ -106,7 +106,10 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns Zig's name of this machine. It names an old C library, so that the result runs on all current systems."""
+    """Returns this machine's name for the compiler zig.
+
+    The name asks for an old C library, so that the build runs on all current systems.
+    """
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
         return None
@@ -117,7 +120,7 @@ def _zig_target() -> str | None:
 def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> Path:
     """Compiles all sources for all instruction sets of this processor family into one library.
 
-    `more` holds further flags for the compiler, such as the flags of sanitizers.
+    `more` are further flags for the compiler, such as those of sanitizers.
 
     Raises:
         BuildFailed: The compiler refused the sources, or there are no kernels for this processor.
