@@ -100,6 +100,7 @@ def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 def test_the_example_of_the_page_on_ray_tune_runs(tmp_path: Path) -> None:
     """Two rates learn nothing and are ended; the best of the others has its models."""
+    pytest.importorskip("pydantic", reason="needs pip install 'fedray[tune]'")
     (code,) = (body for kind, body in find_blocks(RAY_TUNE.read_text()) if kind == "python")
     where = {**reader_environment(), "HOME": str(tmp_path)}
     command = [sys.executable, "-c", code]

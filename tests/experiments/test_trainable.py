@@ -88,6 +88,7 @@ def test_a_trial_goes_on_from_the_models_of_another_one(whole: Tune, tmp_path: P
 @pytest.mark.parametrize("actors", [0, 2])
 def test_a_scheduler_of_ray_tune_ends_what_learns_too_slowly(actors: int, tmp_path: Path) -> None:
     """A real Tuner: of four rates the two that learn nothing end early, and the best has a run directory."""
+    pytest.importorskip("pydantic", reason="needs pip install 'fedray[tune]'")
     from ray import tune
 
     from fedray.runtime.ray.connection import open_local_ray
