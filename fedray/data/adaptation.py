@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
 
 def read_form(thing: Any, reading: ReadOptions) -> Dataset:
-    """Converts a user's data to a data set, in any of the known forms.
+    """Converts a user's data, given in any known form, to a data set.
 
     Raises:
         BadInput: The data have no known form or cannot be read.
@@ -70,7 +70,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data, with `~` in a path expanded, and the form of the data.
 
-    If `of_client` is True, the function refuses forms that the data of a single client cannot have.
+    If `of_client` is True, the data belong to a single client of several. Forms that cannot be joined are then refused.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))

@@ -218,7 +218,10 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 
 
 def load_uci(name: str, root: Path | None) -> Dataset:
-    """Loads a UCI regression data set. Each standard split is a fold, standardized by its own training samples."""
+    """Loads a UCI regression data set. Each of its standard splits is a fold.
+
+    It is standardized with the training samples of this fold.
+    """
     inside = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
         raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
@@ -351,7 +354,7 @@ def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: A
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
-    """Loads the windows of every Shakespeare role that has at least one training window.
+    """Loads windows of Shakespeare's text, by role. A role without a training window is left out.
 
     Args:
         root: Folder of data files. None means the usual folder.
@@ -391,7 +394,7 @@ Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the lines of all roles in the CSV files by name (`play_ROLE`). Stage directions are left out."""
+    """Returns the lines of each role in the CSV files, by its name (`play_ROLE`). Stage directions are left out."""
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -415,7 +418,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines of each role by name (`play_ROLE`) that LEAF's parser finds in 36 plays.
+    """Returns the lines that LEAF's parser finds in 36 plays for each role, by its name (`play_ROLE`).
 
     Roles with at most two lines are left out.
     """
@@ -631,7 +634,7 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 
 
 def _fetch_uci(name: str, root: Path) -> Path:
-    """Downloads a UCI data set with the splits of Gal's Dropout experiments. The folder appears when it is complete."""
+    """Downloads a UCI data set and its splits of Gal's Dropout experiments. The folder appears when it is complete."""
     import shutil
     import tempfile
     from urllib.request import urlopen

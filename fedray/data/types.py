@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 
 def find_range(x: NDArray[Any]) -> Range:
-    """Returns the range of each column of inputs `[n, *s]`, with n above 0. Missing values (NaN) are ignored.
+    """Returns the range of each column of inputs `[n, *s]`. Missing values (NaN) are ignored. n must be above 0.
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
@@ -331,7 +331,7 @@ class Dataset(NamedTuple):
         means: Values that replace missing inputs, `[*s]` float32. None means that missing inputs are refused.
         ood: Out-of-distribution inputs from `evaluate.ood`, `[m, *s]`, which belong to none of the classes. None means
             that there are no such inputs.
-        standardized: Whether networks get standardized inputs. Otherwise networks get the inputs unchanged.
+        standardized: Whether networks get standardized inputs. Otherwise they get the inputs unchanged.
         unit: Number by which pixels are divided for networks, instead of being standardized. None means that
             `standardized` decides.
         origin: Constants that were subtracted from all inputs in float64, `[*s]`. None means that nothing was
@@ -512,7 +512,7 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Checks that all parts are numeric arrays with inputs of one shape, and with as many labels and groups as inputs.
+    """Checks the parts of a data set: numeric arrays, inputs of one shape, as many labels and groups as inputs.
 
     If clients are `generated`, the training part may be empty.
 

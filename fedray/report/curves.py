@@ -261,7 +261,7 @@ MOST_LATE = 20  # steps; later uploads share the last bar
 def figure_flights(run: ReadRun) -> Figure | None:
     """Draws the last jobs of a run without rounds on the virtual clock, with one lane per client.
 
-    A job reaches from its start to the arrival of its upload.
+    The bar of a job reaches from its start to the arrival of its upload.
     """
     jobs = _read_flights(run)
     if jobs is None:

@@ -463,7 +463,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions with which `draw_plot` draws pictures of the report and scores of the run, by name.
+    """Returns by name the functions with which `draw_plot` draws pictures of the report and scores of the run.
 
     Two pictures also have a short name.
     """

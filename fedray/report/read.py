@@ -68,7 +68,7 @@ class Curve(NamedTuple):
     def sd(self) -> FloatArray:
         """Returns for each of T rounds the standard deviation over replicates and folds, `[T]`.
 
-        It is 0 for a single one.
+        It is 0 if there is only one.
         """
         return _reduce_worlds(self.values, "sd")
 

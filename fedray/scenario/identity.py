@@ -65,7 +65,7 @@ def list_result_keys(tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Returns the first key that has changed since a run began, with the old and the new value, or None.
+    """Returns the first key that has changed since a run began, with its old and its new value. None means no change.
 
     `began` is the result of `list_result_keys` when the run began.
     """

@@ -56,7 +56,7 @@ def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
 
 
 def say_written(out: Path) -> BadInput:
-    """Returns the error to raise if a different process writes a run directory."""
+    """Returns the error for a run directory that a different process is writing."""
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 

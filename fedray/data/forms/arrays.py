@@ -437,7 +437,7 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if targets look like classes, because they are integers that repeat. Otherwise returns ().
+    """Returns a remark if targets look like classes, because they are whole numbers that repeat. Else returns ().
 
     Args:
         values: The targets of a regression, `[n]` or `[n, q]`. There is a remark only for floating-point arrays.

@@ -198,7 +198,10 @@ def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> No
 
 
 def _flush(waiting: list[Array], spool: Spool, last: int) -> None:
-    """Adds the inputs in the list `waiting` to the spool, and empties the list. Messages mention `last`."""
+    """Adds the inputs in the list `waiting` to the spool, and empties the list.
+
+    Messages mention `last`, the index of the last input.
+    """
     if not waiting:
         return
     try:
@@ -281,7 +284,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
 
 
 def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the Hugging Face data sets of several clients, or folders with saved data sets, to one data set."""
+    """Joins the Hugging Face data sets of several clients to one. A client's may be a folder with a saved data set."""
     import datasets
 
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}

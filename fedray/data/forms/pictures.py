@@ -104,7 +104,7 @@ def _read_header(picture: Any) -> tuple[str, int]:
 
 
 def _find_channels(picture: Any, where: str) -> Any:
-    """Converts a picture of bytes to gray or color, with a channel for transparency if a pixel is transparent."""
+    """Converts a picture of bytes to gray or color. If a pixel is transparent, adds a channel for transparency."""
     mode = picture.mode
     if mode in ("1", "L"):
         return picture.convert("L")

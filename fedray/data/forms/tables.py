@@ -199,7 +199,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
-    """Returns the different values of a text column, with `GAP` if a value is missing."""
+    """Returns the different values of a text column. If a value is missing, `GAP` is among them."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
@@ -208,7 +208,7 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
 
 
 def _is_class(column: Any) -> bool:
-    """Returns whether a target column is read as classes if the task is `auto`.
+    """Returns whether a target column holds classes, in case the user leaves this open (task `auto`).
 
     Text, booleans and integers are classes, even if some values are missing. Floating-point numbers are not classes,
     even if they are written as text.
@@ -324,7 +324,7 @@ def is_frame(thing: Any) -> bool:
 
 
 def as_frame(thing: Any) -> Any:
-    """Converts a table to a table with pandas series as columns and text as names of columns."""
+    """Converts a table so that its columns are pandas series, and the names of its columns are text."""
     classes = arrays.list_classes(thing)
     if "polars.LazyFrame" in classes:
         thing = thing.collect()
