@@ -1,1 +1,4 @@
-"""Holds the parts of one simulated run: the round loop, the study, virtual time, and the parts of a stack."""
+"""Simulates a run.
+
+It defines the study (the objects of a run), the round loop, virtual time, and stacks of networks.
+"""

@@ -1,9 +1,9 @@
-"""Runs asynchronous training, in which clients start and finish in virtual time without waiting for other clients.
+"""Runs asynchronous training, in which no client waits for other clients. Clients start and finish in virtual time.
 
 A *job* trains one model of one world at one client. It starts from the newest *version* of the model. Each server step
-that changes the model makes the next version. A job is *in flight* from its start to its arrival. The number of server
-steps of its model in this time is the *staleness* of its upload. A *world* is one seed of one fold of the data, and a
-*study* is everything that a run needs except a runtime.
+that changes the model makes the next version. A job is *in flight* from its start until the server uses its upload. The
+number of server steps of its model in this time is the *staleness* of the upload. A *world* is one seed of one fold of
+the data, and a *study* is everything that a run needs except a runtime.
 """
 
 import heapq
@@ -33,7 +33,7 @@ from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, 
 
 
 class StartedJob(NamedTuple):
-    """A job when it starts. `KnownJobs` describes the fields."""
+    """A job that has just started. `KnownJobs` describes the fields."""
 
     client: int
     model: int
@@ -46,26 +46,28 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """Jobs that end at known (already computed) server steps, `[J]` each, in the order of step, model and arrival.
+    """The J jobs that end at server steps whose times are already computed, `[J]` each.
+
+    They are in the order of server step, model and arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
         turn: Number of the client's earlier turns. In a turn a client trains the models that the schedule assigns to
-            it. The turn replaces the round in the addresses of random numbers.
+            it. The job's random numbers depend on the turn, as those of synchronous training depend on the round.
         version: Number of server steps of the job's model before the job started.
-        born: Number of server steps of all models before this version existed.
+        born: Number of server steps, counted over all models, before the job's version of its model existed.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
         status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
-        step: Server step that uses the upload. For a job without an upload it is the first step after the job's end.
-        staleness: Number of server steps of the model between the job's start and `step`. It is -1 for a job without an
+        step: Server step that uses the upload. If there is no upload, it is the first step after the job's end.
+        staleness: Number of server steps of the model between the job's start and `step`. It is -1 if there is no
             upload.
-        copy: Number of earlier uploads of the same client and model that `step` also uses.
+        copy: Number of earlier uploads of the same client and model that the same server step uses.
         world: World of each job.
         row: Row of the state that holds the job's model: `world * K + model`.
-        loss: Mean loss over the optimizer steps. It is NaN until the job is trained. `loss`, `error` and `trained` are
-            changed in place.
+        loss: Mean loss over the optimizer steps. It is NaN until the job is trained. Training changes `loss`, `error`
+            and `trained` in place.
         error: Traceback of a job that failed, else None.
         trained: Whether the job was trained or has no upload.
     """
@@ -94,7 +96,7 @@ class KnownJobs(NamedTuple):
 
 
 def count_earlier(who: IntArray) -> IntArray:
-    """Returns for each entry the number of equal entries before it, `[J]`.
+    """Returns for each of J entries the number of equal entries before it, `[J]`.
 
     Example:
         >>> count_earlier(np.array([4, 7, 4, 4])).tolist()
@@ -119,25 +121,25 @@ def count_earlier(who: IntArray) -> IntArray:
 # Then idle clients start with the newest models. A client without samples never starts. A client that is drawn while it
 # is not available becomes idle again as soon as it is available.
 
-Assign = Callable[[int], tuple[IntArray, IntArray]]  # turn -> (client, model) of all clients' jobs, sorted by client
+Assign = Callable[[int], tuple[IntArray, IntArray]]  # from a turn to clients and models of its jobs
 Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds
-MOST_VAIN = 100  # a run ends after so many lost jobs and unavailable clients per client in a row
+MOST_VAIN = 100  # after so many lost jobs and unavailable clients in a row, times the number of clients, a run ends
 KEPT_TURNS = 64  # number of newest turns whose assignments of models to clients are cached
 _DRAWS = 1024  # number of random numbers drawn at once
 
 
 class Pace(NamedTuple):
-    """The time that each client takes for a job, `[N]` each.
+    """The time that each of N clients takes for a job, `[N]` each.
 
     Attributes:
         compute: Virtual seconds of training.
         transfer: Virtual seconds of download and upload together, if links do not change over time.
         parallel: Whether the client trains the models of a turn at the same time.
         ready: Whether the client has samples.
-        wait: A function (client, now) -> the virtual seconds until the client is available. None means that clients are
-            always available.
-        link: A function (client, start of the job) -> the virtual seconds of download and upload together. None means
-            that links do not change over time.
+        wait: A function that takes a client and a virtual second, and returns the seconds until the client is
+            available. None means that clients are always available.
+        link: A function that takes a client and the virtual second at which its job starts, and returns the seconds of
+            download and upload together. None means that links do not change over time.
 
     Example:
         One of two clients is twice as fast. The server makes a step after every second arrival.
@@ -162,13 +164,13 @@ class Pace(NamedTuple):
 
 
 class ServerSteps(NamedTuple):
-    """Consecutive steps of the server.
+    """Some consecutive server steps, S in number.
 
     Attributes:
         time: Virtual second of each server step, `[S]`.
         models: The models that each server step changes.
-        jobs: The jobs whose uploads the steps use. Each step's jobs are followed by the jobs that ended without an
-            upload since the step before.
+        jobs: The jobs that end at these steps. For each step, the jobs whose uploads it uses come first. The jobs that
+            ended without an upload since the step before come next.
     """
 
     time: FloatArray
@@ -177,9 +179,10 @@ class ServerSteps(NamedTuple):
 
 
 class Timeline:
-    """The starts, arrivals and server steps of one world. It computes no more steps than `take` needs.
+    """Computes when the jobs of one world start and arrive, and when the server makes its steps.
 
-    A timeline stores the jobs in flight, and forgets server steps that `take` has returned.
+    It computes only as many steps as `take` needs. It stores the jobs whose uploads are not used yet, and forgets
+    server steps that `take` has returned.
     """
 
     def __init__(self, rule: AsyncRule, pace: Pace, models: int, *, seed: int, assign: Assign, world: int = 0) -> None:
@@ -190,7 +193,8 @@ class Timeline:
             pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
-            assign: A function: turn -> the models that each client trains.
+            assign: A function that takes the number of a turn and returns the models that each client trains in this
+                turn.
             world: Index of the world (one seed of one fold).
         """
         self.rule, self._pace = rule, pace
@@ -217,7 +221,7 @@ class Timeline:
         self._fill(0.0)
 
     def take(self, steps: int) -> ServerSteps:
-        """Returns the next `steps` steps of the server.
+        """Returns the next `steps` server steps.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -251,12 +255,12 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload was not used in the steps returned so far."""
+        """Returns (model, version) of each started job whose upload no step that `take` has returned uses."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
-        """Processes events until `steps` server steps are known."""
+        """Processes starts and arrivals until `steps` server steps are computed."""
         semi, queue, buffers, goal = self.rule.mode == "semi", self._queue, self._buffer, self._goal
         ok, pop = clock.OK, heapq.heappop
         most = math.inf if self.rule.max_staleness is None else self.rule.max_staleness
@@ -293,7 +297,7 @@ class Timeline:
             self._fill(now)
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """Records a server step that uses all uploads of some models that have arrived."""
+        """Records a server step that changes some models. It uses all of their uploads that have arrived."""
         for k in models:
             buffer = self._buffer[k]
             self._flown += buffer
@@ -310,7 +314,7 @@ class Timeline:
         self._known += 1
 
     def _fill(self, now: float) -> None:
-        """Starts random idle clients until `concurrency` clients train."""
+        """Starts idle clients, in random order, until `concurrency` clients train."""
         idle, most, wait = self._idle, self.rule.concurrency, self._pace.wait
         while idle and self._training < most:
             if not self._numbers:
@@ -366,15 +370,15 @@ class Timeline:
 
 
 class ClientCosts(NamedTuple):
-    """The costs of a job of each client in each world, `[R, N]` each.
+    """What a job of each of N clients costs in each of R worlds, `[R, N]` each.
 
     Attributes:
         size: Number of training samples.
-        steps: Number of optimizer steps, without the steps of personal models.
+        steps: Number of optimizer steps. The training of models that stay at the client is left out.
         up: Bytes that the job sends.
         down: Bytes that the job receives.
         work: All computation of the job as a number of steps (`simulation.rounds.cost_jobs`).
-        samples: Number of samples in the steps of `work`.
+        samples: Number of samples that these steps read.
     """
 
     size: IntArray
@@ -386,7 +390,7 @@ class ClientCosts(NamedTuple):
 
 
 def count_costs(study: Study, phase: Phase) -> ClientCosts:
-    """Returns the costs of a job of each client in each world.
+    """Returns what a job of each client costs in each world.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -410,7 +414,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
     """Returns the timeline of each world.
 
     Args:
-        study: The study that runs. It must have an `AsyncRule`.
+        study: The objects of the run. It must have an `AsyncRule`.
         phase: The training that the jobs belong to.
         costs: The costs of the jobs.
 
@@ -467,12 +471,15 @@ LEAST_STEPS = 32  # fewest server steps that are computed at once
 
 
 class Horizon:
-    """The next server steps of all worlds, as far as they are computed (the *known steps*).
+    """The next server steps of all worlds, and the jobs that end at them.
+
+    Those that are already computed are *known steps*.
 
     Attributes:
         lines: The timeline of each world.
-        jobs: The jobs of the known steps that are not forgotten.
-        open: (row of the state, version of the model) for each job in flight whose upload no known step uses.
+        jobs: The jobs that end at the known steps, from the last forgotten step on.
+        open: Each started job whose upload no known step uses, as (row of the state that holds its model, version of
+            the model).
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -487,7 +494,7 @@ class Horizon:
     """
 
     def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
-        """Makes a horizon without a known step.
+        """Makes a horizon for which no server step is computed yet.
 
         Args:
             lines: The timeline of each world.
@@ -503,11 +510,11 @@ class Horizon:
 
     @property
     def end(self) -> int:
-        """One past the last known step."""
+        """The index of the last known step, plus 1."""
         return self._first + len(self._rows)
 
     def reach(self, end: int) -> None:
-        """Computes the server steps up to `end - 1`, but none after the last step of the run.
+        """Computes the server steps before step `end`, up to the last step of the run.
 
         Raises:
             FedrayError: No upload arrives any more.
@@ -526,20 +533,20 @@ class Horizon:
         self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
 
     def _join(self, taken: list[ServerSteps]) -> KnownJobs:
-        """Joins the jobs of all worlds, ordered by server step."""
+        """Joins the jobs of all worlds in the order of their server steps."""
         columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
         jobs = KnownJobs(*columns)
         return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
 
     def forget(self, t: int) -> None:
-        """Forgets the server steps before step t."""
+        """Deletes the server steps before step t, and their jobs."""
         self.jobs = self.jobs.take(slice(self._bounds[t - self._first], None))
         self._seconds, self._rows = self._seconds[t - self._first :], self._rows[t - self._first :]
         self._first = t
         self._bounds = self._bounds[-len(self._rows) - 1 :] - self._bounds[-len(self._rows) - 1]
 
     def seconds(self, first: int, end: int) -> FloatArray:
-        """Returns the virtual seconds of the known steps from `first` to `end - 1`, `[S, R]`."""
+        """Returns the virtual second of each step from `first` to `end - 1` in each of R worlds, `[S, R]`."""
         return self._seconds[first - self._first : end - self._first]
 
     def rows(self, t: int) -> list[int]:
@@ -547,12 +554,12 @@ class Horizon:
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns the slice of `jobs` with the jobs of the known steps from `first` to `end - 1`."""
+        """Returns the slice of `jobs` that ends at the steps from `first` to `end - 1`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first server step with an untrained job, or `end` if there is no such step."""
+        """Returns the first server step for which a job is still to be trained, or `end` if there is none."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
@@ -566,7 +573,7 @@ LEAST_FREED = 8  # versions are freed if their number has grown by a quarter plu
 
 
 class Sums:
-    """Stores the statistics of trained jobs until the server step that uses them.
+    """Stores the sums over the uploads of trained jobs until the server step that uses them.
 
     Example:
         One call of a runtime returns the sums for two server steps. A second call returns one more sum for step 7.
@@ -587,15 +594,17 @@ class Sums:
         """Stores the statistics of one call of a runtime.
 
         Args:
-            stats: Statistics of all groups, `[G, ...]`.
-            groups: The groups that have uploads. These groups come first in the statistics.
-            most: G, the number of groups for which the statistics have space.
+            stats: Sums of each group's uploads, `[G, ...]`. The uploads of a group change the same model in the same
+                server step.
+            groups: The server step and the row of the state of each group that has uploads. These groups come first in
+                the sums.
+            most: G, the number of groups for which the sums have space.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """Removes and returns the statistics of a server step, `[M, ...]`.
+        """Removes and returns the sums of a server step for the M rows of the state, `[M, ...]`.
 
         The result is empty if all jobs of the step failed.
 
@@ -608,14 +617,16 @@ class Sums:
 
 
 def _pick(value: Any, g: int, groups: int) -> Any:
-    """Extracts the statistics of group g from the statistics of all groups."""
+    """Extracts the sums of group g from the sums of all groups."""
     if isinstance(value, Kept):
         return Kept({key: row for key, row in value.rows.items() if key[0] == g})
     return map_arrays({"": value}, lambda array: array.chunk(groups)[g])[""]
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Joins the statistics of single models to the statistics of a server step, `[M, ...]`. Other models get zeros.
+    """Joins the sums of single models to the sums of a server step for all M models, `[M, ...]`.
+
+    Other models get zeros.
 
     The keys of `parts` are the models' rows in the state.
     """
@@ -640,7 +651,10 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies the arrays `[p, ...]` of some rows into an array for all rows, `[rows * p, ...]`. Other rows are 0."""
+    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`.
+
+    All other rows get zeros.
+    """
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
     for row, part in parts.items():
@@ -649,12 +663,12 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 
 
 class Versions:
-    """The older versions of models from which jobs in flight have started.
+    """Stores the older versions of models from which unfinished jobs have started.
 
     Versions that are no longer needed are freed before training and before a checkpoint.
 
     Attributes:
-        now: Number of server steps of the model in each row of the state, `[M]`.
+        now: For each row of the state, the number of server steps that have changed its model, `[M]`.
     """
 
     def __init__(self, worlds: int, models: int, flight: Mapping[str, Tensor]) -> None:
@@ -675,10 +689,9 @@ class Versions:
             self._rows = dict(zip(keys, rows, strict=True))
 
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
-        """Records a server step that changes some rows of the state.
+        """Counts a server step that changes some rows of the state, and stores their models as older versions.
 
-        The changed rows of `state`, the state before the step, are stored as older versions. If `state` is None,
-        nothing is stored.
+        `state` is the state before the step. If it is None, nothing is stored.
         """
         for row in rows:
             if state is not None:
@@ -686,14 +699,14 @@ class Versions:
             self.now[row] += 1
 
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
-        """Frees the versions that are no longer needed.
+        """Deletes the versions that no later step needs.
 
         A version is needed if a job started from it, and the server uses the job's upload in step t or later.
 
         Args:
             t: The server step.
             ahead: The server steps that are already computed.
-            all: Whether to free versions even if only a few are stored.
+            all: Whether to delete versions even if only a few are stored.
         """
         if not all and len(self._rows) <= self._most:
             return
@@ -715,7 +728,7 @@ class Versions:
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns a state for broadcasting, whose rows are these versions."""
+        """Returns the state that is sent to clients, whose rows are the versions `keys` of models."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
@@ -732,9 +745,9 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Returns a row of the state, `[1, d]`, that keeps no other row in memory.
+    """Copies a row of the state, `[1, d]`, so that the other rows need not stay in memory.
 
-    The tensors of a state are never changed in place, so a lone row needs no copy.
+    A state with a single row is not copied, because nothing changes the tensors of a state in place.
     """
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
@@ -750,12 +763,12 @@ MOST_STEPS = 64  # most server steps that the round loop gets at once
 
 
 class _Call(NamedTuple):
-    """The jobs of one call of the runtime.
+    """The J jobs that the runtime trains in one call.
 
     Attributes:
-        places: Indexes of the jobs among the known jobs, `[J]`.
+        places: Indexes into the jobs of `Horizon.jobs`, `[J]`.
         group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
-        groups: (server step, row of the state) of each group.
+        groups: The server step and the row of the state that each group's uploads change.
     """
 
     places: IntArray
@@ -767,10 +780,10 @@ class AsyncTraining:
     """Computes the server steps of a study with asynchronous training."""
 
     def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
-        """Computes the timelines up to the server step at which a run begins or resumes.
+        """Prepares training, and computes the timelines up to the server step at which the run begins or resumes.
 
         Args:
-            study: The study that runs. It must have an `AsyncRule`.
+            study: The objects of the run. It must have an `AsyncRule`.
             runtime: The runtime on which jobs run.
             phase: The training that the jobs belong to.
             progress: The progress from which the run begins or resumes. Its field `flight` is replaced.
@@ -790,17 +803,17 @@ class AsyncTraining:
         progress.flight = self._list_flight
 
     def _list_flight(self) -> dict[str, Tensor]:
-        """Returns the older versions that are still needed, for a checkpoint."""
+        """Returns the older versions of models that are still needed, as tensors for a checkpoint."""
         self._versions.free(self._at, self._ahead)
         return self._versions.tensors()
 
     def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
-        """Returns the result of the next server steps of every world.
+        """Computes the next server steps of every world, and returns their result.
 
         Args:
             progress: The progress of the run. It is not changed.
-            count_rounds: A function of the round loop: virtual time of each of the next steps -> number of steps to
-                compute.
+            count_rounds: A function that takes the virtual time of each of the next steps, and returns how many of them
+                to compute.
         """
         t, state, ahead = progress.round, progress.state, self._ahead
         ahead.forget(t)
@@ -842,7 +855,7 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of server step t, and jobs of later steps whose versions exist already."""
+        """Trains the jobs of server step t, and jobs of later steps that start from versions that exist already."""
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -855,14 +868,14 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns the number of server steps, from the current one on, whose jobs may be trained in one call."""
+        """Returns how many server steps, the current one included, may have their jobs trained in one call."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
         """Yields the calls of the runtime that train the jobs of step t, and jobs of later steps.
 
-        If clients have private vectors, a call has only jobs of step t, and at most one job of each client.
+        If clients keep private data between jobs, a call has only jobs of step t, and at most one job of each client.
         """
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
@@ -902,7 +915,7 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """Returns the plan and the table of the jobs that end at steps `first` to `end - 1`, and each job's step."""
+        """Returns plan, table and server step of the jobs that end at the steps from `first` to `end - 1`."""
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs[:4])
         failed = jobs.error != None  # noqa: E711

@@ -1,7 +1,7 @@
 """Computes the virtual seconds of jobs and rounds from the speed and availability of simulated devices.
 
-A *tier* is a class of devices. A *figure* of a device is a quantity such as its uplink or its seconds per step. A
-*trace* is a file with figures.
+A *tier* is a class of devices. A *figure* of a device is a number that describes it, such as its uplink or its seconds
+per step. A *trace* is a file with such figures.
 """
 
 import math
@@ -23,16 +23,17 @@ from fedray.files.run_files import read_number_table
 
 @dataclass(frozen=True)
 class Links:
-    """Figures of links over time. An entry is valid from its start until the next entry of the same client starts.
+    """Speeds of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    If the entries of a client repeat, its last entry is also valid before the start of its first entry. Otherwise the
-    first entry is also valid before its start.
+    Before the start of a client's first entry, the last entry is valid if the entries repeat. Otherwise the first entry
+    is valid.
 
     Attributes:
         client: Client of each entry in ascending order, `[n]`.
         start: Virtual second from which each entry is valid, `[n]`. It ascends for each client.
         period: Virtual seconds after which the entries of each client repeat, `[N]`. NaN means that they do not repeat.
-        values: Figures of each entry by name, `[n]` each. NaN means that the client keeps its usual figure.
+        values: The speeds of each entry by name, such as `uplink`, `[n]` each. NaN means that the client keeps its
+            usual speed.
 
     Example:
         Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
@@ -49,10 +50,12 @@ class Links:
     values: dict[str, FloatArray]
 
     def find(self, name: str, client: IntArray, now: FloatArray) -> FloatArray:
-        """Returns a figure of each client at a time, `[J]`. A client without entries gets NaN.
+        """Returns a speed of each client's link at a virtual second, `[J]`.
+
+        A client without entries gets NaN.
 
         Args:
-            name: Name of the figure.
+            name: Name of the speed, such as `uplink`.
             client: Ids of the clients, `[J]`.
             now: Virtual second for each client, `[J]`.
         """
@@ -90,12 +93,12 @@ class Devices:
     """The devices of all clients.
 
     Attributes:
-        clients: All clients, with the figures of their tiers.
-        figures: Figures of clients by name, `[N]` each. They replace the figures of the tier, except where they are
-            NaN.
-        available: A function (seeds of the worlds, clients, current virtual seconds, `[J]` each) -> the virtual seconds
-            until each client is available, `[J]`. A client that is available has 0. None means that every client is
-            always available.
+        clients: All clients. Their tiers describe the devices.
+        figures: Numbers that describe each client's device, by name, `[N]` each. They replace those of the tier, unless
+            they are NaN.
+        available: A function that takes the seeds of the worlds, the clients, and the current virtual seconds, `[J]`
+            each. It returns the virtual seconds until each client is available, `[J]`, which are 0 if it is available
+            now. None means that every client is always available.
         links: Links that change over time. None means that no link changes.
 
     Example:
@@ -113,10 +116,10 @@ class Devices:
     links: Links | None = None
 
     def figure(self, name: str, client: IntArray, now: FloatArray | None = None) -> FloatArray:
-        """Returns a figure of each client, `[J]`.
+        """Returns a number that describes each client's device, such as its uplink, `[J]`.
 
         Args:
-            name: Name of the figure, which is a field of `Tier`.
+            name: Name of the number, which is a field of `Tier`.
             client: Ids of the clients, `[J]`.
             now: Virtual second for each client, `[J]`, for links that change over time. None means second 0.
         """
@@ -134,9 +137,9 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Draws a log-normal multiplier of each client's compute time, `[J]`.
+        """Draws a log-normal factor by which each client computes more slowly, `[J]`.
 
-        The multiplier is 1 if a trace or a profile sets the client's time.
+        The factor is 1 if a trace or a profile sets the client's time.
         """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
@@ -148,7 +151,10 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns a rule by which each client is available for 12 hours of every day, starting at a random time of day."""
+    """Returns a rule by which each client is available for 12 hours of every day.
+
+    The hours begin at a random time of day.
+    """
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
         phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
@@ -246,7 +252,10 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 
 
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
-    """Makes the rule of availability from the windows of a trace. An empty cell means no start, no end or no period."""
+    """Makes the rule of availability from the windows of time in a trace.
+
+    An empty cell means that the window has no start, no end or no period.
+    """
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
     start = np.where(np.isnan(start), 0.0, start)
@@ -261,7 +270,7 @@ def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) ->
 
 
 def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], path: Path) -> Links:
-    """Makes the links that change over time, from the rows with `link_from`."""
+    """Makes the links that change over time from the trace's rows with a value of `link_from`."""
     period = table.get("period", np.full(len(client), np.nan))
     rows = np.flatnonzero(~np.isnan(table["link_from"]))
     rows = rows[np.lexsort((table["link_from"][rows], client[rows]))]
@@ -285,12 +294,12 @@ TENFOLD = math.log(10.0) / (2 * 1.2815515655446004)  # sd of the logarithm if th
 
 
 class LogNormal(NamedTuple):
-    """The distribution of a figure over clients: `median * exp(sd z)`, where z is standard normal.
+    """A log-normal distribution of a number over clients, `median * exp(sd z)` with a standard normal z.
 
     Attributes:
-        median: Median of the figure.
-        sd: Standard deviation of the figure's logarithm.
-        source: Source of the median.
+        median: Median of the number.
+        sd: Standard deviation of the number's logarithm.
+        source: The publication that the median is from.
     """
 
     median: float
@@ -314,9 +323,11 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Draws each client's figures from a profile, with random numbers that depend on the client's id.
+    """Draws the numbers that describe each client's device from a profile.
 
-    The figures of a client are independent. `seconds_per_step` is 0, so the time of a step depends only on its samples.
+    The random numbers depend on the client's id.
+
+    The numbers of a client are independent. `seconds_per_step` is 0, so the time of a step depends only on its samples.
 
     Args:
         name: Name of the profile.
@@ -366,7 +377,7 @@ class CountingRule:
             that a round waits for all participants.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
         deadline: Virtual seconds after which a round ends, even if uploads are missing. None means no deadline.
-        partial: Share of the participants that make only some of their steps, in [0, 1].
+        partial: Share of the participants that stop after some of their steps, in [0, 1].
     """
 
     first: tuple[int, ...] | None = None
@@ -376,10 +387,10 @@ class CountingRule:
 
 
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
-    """Returns the number of steps of each job, `[J]`, if a share of each world's participants trains less.
+    """Returns the number of steps of each job if some participants of each world train for fewer epochs, `[J]`.
 
-    Such a participant trains for a random number of epochs, drawn uniformly from 1 to its usual number. All of its
-    models are trained for this number of epochs.
+    Such a participant trains all of its models for the same number of epochs. It is drawn uniformly from 1 to the usual
+    number.
 
     Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
     section 5.2.
@@ -410,7 +421,7 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
 
 
 class RoundTiming(NamedTuple):
-    """The virtual times of a round, and which uploads the server will use.
+    """How long a round and its jobs take, and which uploads the server will use.
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.
@@ -427,12 +438,13 @@ class JobCosts(NamedTuple):
     """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Work as a number of steps of one forward and one backward pass. It is 0 for a job without samples.
+        steps: Work, as a number of steps that consist of one forward and one backward pass. It is 0 for a job without
+            samples.
         up: Bytes sent.
         down: Bytes received.
-        samples: Number of samples in these steps. None means that samples take no time.
-        work: Computation of the network that the job trains, as a share of the computation of the whole network, above
-            0. None means that every job trains the whole network.
+        samples: Number of samples that these steps read. None means that samples take no time.
+        work: Share of the whole network's computation that the job's part of the network needs, above 0. None means
+            that every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.
@@ -515,7 +527,9 @@ def time_round(
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the virtual seconds of each job's computation, and of its download and upload together, `[J]` each.
+    """Returns two times of each job in virtual seconds, `[J]` each.
+
+    The first is for its computation, the second for its download and upload together.
 
     Args:
         devices: The devices of the clients.
@@ -538,7 +552,7 @@ class ServerDevice(NamedTuple):
 
     Attributes:
         seconds_per_step: Virtual seconds of an optimizer step of the server.
-        seconds_per_sample: Further virtual seconds for each sample of such a step.
+        seconds_per_sample: Virtual seconds that each sample adds to such a step.
     """
 
     seconds_per_step: float = 0.0

@@ -1,8 +1,8 @@
 """Runs the rounds of a study, in a loop that is the same for every method.
 
-Each round plans jobs, trains them, makes the server's step, records the jobs, evaluates the models and saves. A *study*
-is everything that a run needs except a runtime. A *world* is one seed of one fold of the data. All worlds of a study
-run in the same rounds.
+Each round plans jobs, trains them, makes the server's step and records the jobs. If it is due, the models are evaluated
+and saved. A *study* is everything that a run needs except a runtime. A *world* is one seed of one fold of the data. All
+worlds of a study run in the same rounds.
 """
 
 import math
@@ -52,9 +52,9 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the name of the score by which a rule, such as early stopping, chooses a round.
+    """Returns the name of the score that a rule reads, such as the rule of early stopping.
 
-    It is `hold_out_NAME`, the score on withheld samples, if the run has this score. Otherwise it is `NAME`.
+    If the run has scores on withheld samples, it is `hold_out_NAME`. Otherwise it is `NAME`.
 
     Example:
         >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
@@ -64,14 +64,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that choose a round, each with the score that the key names."""
+    """Returns the scenario keys whose values choose a round, each with the score that it names."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns each scenario key that chose a round of this run by a score on test samples, and this score."""
+    """Returns the scenario keys that chose a round of this run by a score on test samples, each with this score."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -83,10 +83,10 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Returns the values of every metric in the worlds that measured it.
+    """Returns for every metric its values in the worlds in which it was measured.
 
-    Some metrics, such as `roc_auc`, are undefined (NaN) if a world's test samples lack a class, although the world's
-    `nll` or `rmse` is finite. Such a NaN is left out if the metric has other values.
+    Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. If the metric has other
+    values, such a NaN is left out. It stays if the world's `nll` or `rmse` is not finite.
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -106,11 +106,11 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Updates the best values so far with new values, and returns whether a new value was better.
+    """Updates the best values so far by new values, and returns whether a new value was better.
 
     Args:
-        best: A pair [best value so far, its round] for each world, or one pair for the mean of all worlds. The entry of
-            a world without a value is an empty list. `best` is changed in place.
+        best: For each world, a list of the best value so far and its round, or an empty list if there is no value.
+            There may also be one entry for the mean of all worlds. `best` is changed in place.
         values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
@@ -128,7 +128,7 @@ def follow_course(
 
 
 def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
-    """Returns whether every best value is at least `patience` rounds old.
+    """Returns whether all best values are from rounds at least `patience` rounds ago.
 
     Args:
         best: The best values and their rounds, as in `follow_course`.
@@ -174,7 +174,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Returns the reason why a run ends after an evaluated round, or an empty text if the run goes on."""
+    """Returns the reason why a run ends early after an evaluated round, or an empty text if it goes on."""
     rules = study.evaluation
     if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
         name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
@@ -189,12 +189,12 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's callbacks after a round. Returns a text that names the first callback that asked to end the run.
+    """Calls the user's callbacks after a round, and returns a text that names the first callback that ended the run.
 
-    The text is empty if no callback asked to end the run.
+    The text is empty if no callback ended the run.
 
     Args:
-        study: The study that runs.
+        study: The objects of the run.
         progress: The progress of the run.
         measured: Whether the round was evaluated.
     """
@@ -212,15 +212,15 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # After training, the loop evaluates the models, checks rules and callbacks that may end the run, and saves.
 
-CountRounds = Callable[[FloatArray], int]  # virtual seconds of world 0 after each next round -> how many to compute
+CountRounds = Callable[[FloatArray], int]  # from world 0's virtual seconds after each next round to how many to compute
 
 
 @dataclass
 class Measuring:
-    """Evaluates and saves after training.
+    """Evaluates and saves the models after the rounds in which this is due.
 
-    All fields but `began` are arguments of `run_rounds`. `began` is the wall time at which the run began. For a resumed
-    run it is moved back by the seconds of earlier processes.
+    `began` is the clock time at which the run began. In a resumed run, the seconds of earlier processes are subtracted
+    from it. The other fields are arguments of `run_rounds`.
     """
 
     study: Study
@@ -243,11 +243,11 @@ class Measuring:
             read_value(progress.metrics[0], target[0], "evaluate.target.metric")  # raises if there is no such metric
         if follow_metrics(self.study, self.progress):
             self.recorder.keep_best(self.progress)
-        # a caller that watches the run may end it in the next line, so the best models were saved before
+        # the best models are saved first, because a caller that watches the run may end it in the next line
         self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns the number of rounds, at least 1, after which the loop must evaluate or save next.
+        """Returns after how many rounds, at least 1, the loop must evaluate or save next.
 
         Args:
             seconds: Virtual seconds of world 0 at the end of each of the next rounds, `[n]`.
@@ -265,8 +265,8 @@ class Measuring:
         """Evaluates and saves if this is due, and returns whether the run ends.
 
         Args:
-            before: Virtual seconds at the start of the round, `[R]`. If several rounds were computed at once, it is the
-                start of the first round.
+            before: Virtual seconds at the start of the round in each world, `[R]`. If several rounds were computed at
+                once, they are those of the first round's start.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -288,7 +288,7 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns the number of evaluations that are due up to each virtual second.
+    """Returns how many evaluations are due up to each of some virtual seconds.
 
     Args:
         seconds: Virtual seconds since the start of the run.
@@ -303,7 +303,7 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
 
 
 def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
-    """Returns whether the metrics of one world have reached the target of a scenario.
+    """Returns whether a metric of one world has reached the scenario's target.
 
     Args:
         row: Metrics of the world by name. None means that this round did not measure the metric.
@@ -334,7 +334,7 @@ _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 def draw_first_state(study: Study, phase: Phase) -> State:
     """Returns the state before the first round.
 
-    The random numbers of an initial model depend on the seed of the model's world and on the model's index.
+    An initial model is drawn with random numbers that depend on the seed of its world and on its index.
     """
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
@@ -383,13 +383,15 @@ def run_rounds(
     *,
     advance: Advance | None = None,
 ) -> Progress:
-    """Runs a study to its last round, or until a rule or a callback ends the run, and returns the new progress.
+    """Runs the rounds of a study, and returns the new progress.
+
+    The run ends after its last round, or when a rule or a callback ends it.
 
     Args:
-        study: The study that runs.
+        study: The objects of the run.
         runtime: The runtime on which jobs run.
         recorder: The recorder, which stores finished jobs, metrics and checkpoints.
-        evaluate: A function of the progress that returns the metrics of each world.
+        evaluate: A function that takes the progress and returns the metrics of each world.
         progress: The progress from which the run begins or resumes. It is changed in place.
         advance: The function that computes the next rounds. None means `run_round`.
     """
@@ -457,11 +459,11 @@ def run_round(
 
 
 def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -> tuple[Plan, FloatArray | None]:
-    """Lets the participants of a round choose the models that they train, if the method has such a choice.
+    """Lets the participants of a round choose the models that they train, if the method asks for it.
 
     Returns:
-        The plan, and the losses of all models that each job's client has reported, `[J, K]`. The losses are None if the
-        method has no such choice.
+        The plan, and the loss of each of K models at the client of each job, `[J, K]`. The losses are None if the
+        participants do not choose.
     """
     if phase.choose is None or not len(plan.client):
         return plan, None
@@ -502,12 +504,12 @@ def _train_counted(
 def _ask_clients(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
 ) -> tuple[Stats, JobRows]:
-    """Lets clients work a second time before the server's step, if `phase.ask` returns a state.
+    """Lets clients work a second time before the server's step, if the method asks for it.
 
-    The clients of all jobs that did not fail then work again with this state.
+    If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
 
     Returns:
-        The statistics of the training and of the second work, and the results of the jobs with the errors of both.
+        The sums over the uploads of both, and the results of the jobs with the errors of both.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -520,13 +522,13 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
-    """Returns a plan with the numbers of training samples and optimizer steps of each job.
+    """Adds to a plan each job's number of training samples and of optimizer steps.
 
     Args:
-        study: The study that runs.
+        study: The objects of the run.
         phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
-        t: The round, from 0. Each round draws the participants that make only some of their steps.
+        t: The round, from 0. The participants that stop after some of their steps are drawn for each round.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     if phase.steps is not None:
@@ -540,14 +542,14 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
 
 
 def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
-    """Returns the costs of jobs, including computation besides training.
+    """Returns what jobs cost. The costs include what clients compute besides training.
 
-    The number of steps is multiplied by the passes of a step over its batch (`Local.count_work`). Samples that are used
-    outside training come in batches of the same size. A client that reports its losses of all models computes K forward
-    passes.
+    A step that passes over its batch several times counts as several steps (`Local.count_work`). Samples that are used
+    outside training count in batches of the same size. A client that reports its loss of each of K models computes K
+    forward passes.
 
     Args:
-        study: The study that runs.
+        study: The objects of the run.
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`.
         up: Bytes that each job sends, `[J]`.
@@ -576,8 +578,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     """Returns the bytes that each job sends and receives, `[J]` each.
 
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
-    chooses its model receives all models. If the loss uses all models, the client's first job also receives the models
-    that the client does not train.
+    chooses its model receives all models. If the local loss uses all models, each client also receives the models that
+    it does not train, with its first job.
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)
@@ -601,10 +603,10 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
 def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the bytes that count as sent and as received, `[J]` each.
 
-    An upload counts if the server uses it or discards it as too stale. A late upload does not count, because the server
-    tells late clients to stop. A download counts if the client was reached, even if the client is late or fails.
-    Without a server (`phase.hands_on`), each client sends its model to the next client, which receives it in the same
-    round. These bytes count even if the training failed.
+    An upload counts if the server uses it, or discards it because its staleness is too large. A late upload does not
+    count, because the server tells late clients to stop. A download counts if the client was reached, even if the
+    client is late or fails. If there is no server (`phase.hands_on`), each client sends its model to the next client,
+    which receives it in the same round. These bytes count even if the training has failed.
 
     Args:
         phase: The training that the jobs belong to.

@@ -1,8 +1,8 @@
-"""Builds the study of a stack, and scores its predictions.
+"""Builds the study (the objects of the run) of a stack, and scores its predictions.
 
-A *stack* is an ensemble. One more model (the *meta model*), or a rule, combines the outputs of the ensemble. A *base*
-consists of networks of one architecture, which are called *sub models*. Bases and meta model are the *parts* of the
-study, and one plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world*
+A *stack* is an ensemble whose outputs are combined by a further model, the *meta model*, or by a rule. A *base*
+consists of networks of one architecture, which are called *sub models*. The bases and the meta model are the *parts* of
+the stack. One plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world*
 is one seed of one fold of the data.
 
 Example:
@@ -39,13 +39,13 @@ from fedray.training.block import count_client_steps, samples_seen
 
 
 class PartJobs(NamedTuple):
-    """The jobs of a plan that train one part of a stack.
+    """The jobs that train one part of a stack, which is a base or the meta model.
 
     Attributes:
         number: Number of the part.
         part: The part.
         jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
-        plan: The jobs, with models and worlds numbered as in the part's study.
+        plan: The jobs. Their models and worlds are numbered as in the study of the part.
     """
 
     number: int
@@ -55,7 +55,7 @@ class PartJobs(NamedTuple):
 
 
 def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
-    """Yields the jobs of each part that has jobs in a stack's plan."""
+    """Yields the jobs of each part of a stack. Parts without jobs in the plan are left out."""
     for number, part in enumerate(parts):
         own = plan.model - part.first
         jobs = np.flatnonzero((own >= 0) & (own < part.folds * part.models))
@@ -75,7 +75,7 @@ def read_part(state: State, part: Part) -> State:
 
 
 def write_part(state: State, part: Part, own: State) -> State:
-    """Returns the state of the whole stack with a new state of one part.
+    """Writes the state of one part into the state of the whole stack, and returns the result.
 
     Args:
         state: The state of the whole stack, `[worlds, d]`.
@@ -108,7 +108,10 @@ def is_trained(counters: Tensor) -> bool:
 
 
 def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
-    """Returns the number of training samples of each job, `[J]`. Samples of the job's fold do not count."""
+    """Returns the number of training samples of each job, `[J]`.
+
+    A job trains without the samples of its fold.
+    """
     size = np.zeros(len(plan.client), dtype=np.int64)
     for _, part, jobs, own in split_plan(parts, plan):
         size[jobs] = part.study.shards.sizes(own.world, own.client)
@@ -116,9 +119,9 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns each job's steps, the samples in these steps, and a multiplier of the client's time, `[J]` each.
+    """Returns each job's number of steps, the number of samples in them, and a factor of the client's time, `[J]` each.
 
-    The multiplier is 0 if the server trains the meta model, because this costs clients no time.
+    The factor is 0 for the meta model's jobs if the server trains it, because this takes clients no time.
     """
     steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):
@@ -133,7 +136,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
     """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
 
-    These are the server's own steps for the parts, and the steps of a meta model that the server trains.
+    They include the steps of a meta model that the server trains.
     """
     total, one = np.zeros(2), np.zeros(1, np.int64)
     for part in (part for part in parts if part.begins <= t < part.ends):
@@ -150,7 +153,7 @@ def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
 def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> tuple[IntArray, IntArray]:
     """Returns the bytes that each job sends and receives, `[J]` each.
 
-    A client also receives the sub models with which it computes the inputs (features) of the meta model.
+    A client also receives the sub models whose outputs are the inputs (features) of the meta model.
     """
     up, down = np.zeros_like(plan.client), np.zeros_like(plan.client)
     for _, part, jobs, own in split_plan(parts, plan):
@@ -168,7 +171,9 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
 
 
 def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> the clients that trained in earlier rounds, each as `world * N + client`.
+    """Returns a function that takes a round and returns the clients that trained in earlier rounds.
+
+    A client of a world is given as `world * N + client`.
 
     Args:
         schedule: The schedule that plans the jobs.
@@ -197,7 +202,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
 
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
+    """Returns the bytes of the sub models that a client downloads for a job to compute features, `[J]`.
 
     A client downloads the sub models once, before it first trains the meta model. If the server trains the meta model
     on the clients' features, all clients download the sub models before the meta model's first round.
@@ -226,7 +231,7 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
 
 
 def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> Study:
-    """Returns the study of a stack.
+    """Builds the study of a stack, which has a part for each base and for the meta model.
 
     Args:
         study: The study without parts. Its method has one phase for each base and one for the meta model.
@@ -274,7 +279,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """Returns the schedule of the jobs of all parts that train in a round."""
+    """Returns the schedule that plans in each round the jobs of all parts of a stack that train."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -285,7 +290,10 @@ def _make_schedule(parts: Sequence[Part]) -> Schedule:
 
 
 def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[State, Stats, int], State]:
-    """Returns the function of the server's step. The server of part i gets the statistics with names `i/...`."""
+    """Returns the function of the server's step.
+
+    The server of part i gets the statistics whose names begin with `i/`.
+    """
     worlds, join = study.worlds, study.method.join
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -313,15 +321,15 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 
 
 def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns the values with names `number/NAME`, by `NAME`."""
+    """Returns the values whose names are `number/NAME`, under `NAME`."""
     return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Yields the bases, then the meta model.
+    """Yields the parts of a stack, which are its bases and then its meta model.
 
-    Bases train in the first rounds, and the meta model trains in the rounds after them. A base whose clients fit
-    classifiers (`Part.voter`) trains in no round.
+    The bases train in the first rounds, and the meta model in the later rounds. A base whose clients fit classifiers
+    (`Part.voter`) trains in no round.
     """
     nets = [base.net for base in stack.bases] + ([] if stack.meta is None else [stack.meta])
     folds = [stack.folds] * len(stack.bases) + [1]
@@ -355,7 +363,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
-    """Makes the ordinary study of a part.
+    """Makes the study of one part of a stack, as if it were trained alone.
 
     All folds of a base have the same initial models. Bases have different initial models.
     """
@@ -380,12 +388,12 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
 
 
 def _refuse_features(_world: int, _client: int) -> Tensor:
-    """Raises an error, because only a worker can compute features."""
+    """Raises an error, because only a process that trains clients can compute features."""
     raise FedrayError("a stack's features are computed where its jobs run, by fedray.runtime.stacking.StackWorkers")
 
 
 def _plan_part(part: Part, t: int, state: State | None) -> Plan:
-    """Plans a part's jobs in round t, with models and worlds numbered as in the whole stack.
+    """Plans the jobs of one part in round t. Their models and worlds are numbered as in the whole stack.
 
     Clients without samples get no jobs.
     """
@@ -400,7 +408,7 @@ def _plan_part(part: Part, t: int, state: State | None) -> Plan:
 
 
 def _part_losses(state: State, part: Part) -> State:
-    """Returns the state with only the losses of a part's jobs as `job_loss`, `[worlds * F, N, x]`.
+    """Returns a state whose `job_loss` has only the losses of one part's jobs, `[worlds * F, N, x]`.
 
     The part's adaptive schedule uses these losses.
     """
@@ -412,7 +420,10 @@ def _part_losses(state: State, part: Part) -> State:
 
 
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
-    """Draws the initial models of all parts. If `at_once` is True, the meta model counts as trained from the start."""
+    """Draws the initial models of all parts of a stack.
+
+    If `at_once` is True, the meta model counts as trained from the start.
+    """
     state.counters[:, 0] = int(at_once)
     for part in parts:
         state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))
@@ -431,7 +442,7 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base the probabilities averaged over the models of each fold, `[F, n, C]`.
+    """Returns for each base and fold the mean of its models' probabilities, `[F, n, C]` for each base.
 
     `members` are the probabilities of all sub models, `[P, n, C]`.
     """
@@ -440,7 +451,7 @@ def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Averages the probabilities of all bases, `[F, n, C]` each, to `[n, C]`. Reports show this mean."""
+    """Averages the probabilities `[F, n, C]` of all bases to `[n, C]`, for the report."""
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
@@ -449,7 +460,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
     Args:
         study: The study that `build_stack_study` made.
-        probs: The probabilities of the stack, and then of its sub models, `[1 + P, n, C]`.
+        probs: Probabilities that the stack predicts, followed by those that its P sub models predict, `[1 + P, n, C]`.
         y: True labels, `[n]`.
     """
     bases = split_by_base(study, probs[1:])
@@ -472,7 +483,8 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
     Args:
         study: The study that `build_stack_study` made.
         state: The state with the models of the stack.
-        probs: The probabilities of the stack, and then of its sub models, for the test samples, `[1 + P, n, C]`.
+        probs: Probabilities that the stack predicts for the test samples, followed by those that its P sub models
+            predict, `[1 + P, n, C]`.
         y: True labels, `[n]`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Defines a study, which is everything that a run needs except a runtime.
+"""Defines `Study`, which is everything that a run needs except a runtime.
 
 A *world* is one seed of one fold of the data. All worlds of a study run in the same rounds.
 """
@@ -45,7 +45,7 @@ from fedray.training.update import Site
 
 @dataclass(frozen=True)
 class AsyncRule:
-    """The rule of asynchronous training: when the server makes a step, and how much a late upload weighs.
+    """The rule of asynchronous training. It says when the server makes a step, and how much a late upload weighs.
 
     Attributes:
         mode: When the server makes a step. `semi` makes a step every `tick` seconds. `buffered` makes a step when
@@ -60,8 +60,8 @@ class AsyncRule:
             `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
         a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
         b: The b in the formula of `hinge`.
-        dropout: Probability that a client sends nothing. Such a client still counts in `concurrency` until its upload
-            would have arrived.
+        dropout: Probability that a client sends nothing. Until its upload would have arrived, it counts as a client
+            that trains.
         deadline: Virtual seconds after which the server no longer waits for a client that has started. None means no
             deadline.
         max_staleness: Largest staleness of an upload that the server uses. None means no limit.
@@ -85,7 +85,9 @@ class AsyncRule:
     max_staleness: int | None = None
 
     def weigh(self, tau: IntArray) -> FloatArray:
-        """Returns the weight of each upload, `[J]`. It is s(tau), times alpha in mode `async`.
+        """Returns the weight of each upload, `[J]`.
+
+        It is the function s of the rule, applied to tau. In mode `async` it is multiplied by alpha.
 
         Args:
             tau: Staleness of each upload, `[J]`.
@@ -112,7 +114,7 @@ OOD = "ood"  # the split of out-of-distribution inputs
 
 
 class Patience(NamedTuple):
-    """The rule of early stopping, which ends a run when a metric no longer becomes better.
+    """The rule that ends a run early when a metric no longer becomes better.
 
     Attributes:
         metric: Name of the metric.
@@ -128,15 +130,17 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, and when. A *known client* is a client of the run.
+    """What is evaluated, and when.
 
     Attributes:
         every: Number of rounds between two evaluations.
-        every_seconds: Virtual seconds between two evaluations, in the first world. None means that `every` is used.
+        every_seconds: Virtual seconds between two evaluations, in the first world. None means that the evaluations
+            follow `every`.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights that a known client gives to the models according to their losses on its
-            samples. None means that known clients are not evaluated with their own weights.
-        noise: Variance added to predicted targets: "none", "residual" (estimated from training data) or "fixed" (1).
+        gamma: Temperature of a client's own weights over the models, which follow from their losses on its samples.
+            None means that clients do not weigh models by their losses.
+        noise: Variance that is added to predicted targets. It is "none", "residual" (estimated from training data) or
+            "fixed" (1).
         stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means no
             such rule.
         target: (metric, value). The summary has the first round in which the metric reached the value. None means no
@@ -144,14 +148,15 @@ class Evaluation:
         patience: The rule of early stopping. None means no such rule.
         best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
         metrics: The user's metric functions by name.
-        clients: Largest number of known clients whose individual scores are recorded.
+        clients: Largest number of clients of the run whose individual scores are recorded.
         conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
             no sets.
-        dropout_at_test: Whether dropout stays on when networks predict (`fedray.models.net`).
-        ood: Whether the uncertainty on out-of-distribution inputs is compared with that on test samples.
-        by_tier: Whether every score of known clients is also computed for each tier and for all tiers together.
-        personal: Whether every score is also computed for all known clients together, if they predict with their own
-            models or weights.
+        dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
+        ood: Whether the uncertainty of predictions for out-of-distribution inputs is compared with that for test
+            samples.
+        by_tier: Whether every score of clients of the run is also computed for each tier and for all tiers together.
+        personal: Whether every score is also computed for all clients of the run together, if they predict with their
+            own models or weights.
     """
 
     every: int = 1
@@ -173,7 +178,7 @@ class Evaluation:
 
 
 class Part(NamedTuple):
-    """One part of a stack: an ordinary study of `worlds * folds` worlds, and its position in the whole stack.
+    """One part of a stack. It is an ordinary study of `worlds * folds` worlds with a position in the whole stack.
 
     A stack is an ensemble of networks whose predictions are combined by a further model, the *meta model*, or by a
     rule. The networks of one architecture are a part, which is called a *base*. The meta model is the last part.
@@ -195,9 +200,9 @@ class Part(NamedTuple):
             (`fedray.features.stacking`). None means that models belong to no client.
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
             Only bases use it.
-        answers: Whether the predictions of a base count in the mean of a stack without a meta model.
-        trained_before: A function: round -> the clients that trained the meta model in earlier rounds, each as
-            `world * N + client`. It is None for bases.
+        answers: If the stack has no meta model, whether this base's predictions count in the mean.
+        trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
+            rounds, each as `world * N + client`. It is None for bases.
     """
 
     study: "Study"
@@ -222,7 +227,7 @@ class Study:
 
     Attributes:
         name: Name of the method.
-        method: The method: what is trained, and which models predict.
+        method: The method. It says what is trained, and which models predict.
         net: The network of the models.
         clients: All clients, in tiers.
         shards: The clients' data in every world.
@@ -238,15 +243,15 @@ class Study:
         rule: The rule by which the server chooses the uploads of a round.
         checkpoint_every: Number of rounds between two checkpoints.
         checkpoint_keep: Number of checkpoints that stay on disk.
-        scenario: The scenario as a dictionary, for settings without a field here. It is empty if the study was not made
-            from a scenario.
+        scenario: The scenario as a dictionary. It is read for settings that are no field of the study. It is empty if
+            the study was not made from a scenario.
         dtype: Data type of the parameters.
-        lanes: Engines that may train: compiled kernels where possible ("auto"), only compiled kernels ("compiled") or
-            only torch ("torch").
-        skip: Whether a job that fails is left out. If False, it ends the run.
+        lanes: The engines that may train. They are compiled kernels where possible ("auto"), only compiled kernels
+            ("compiled") or only torch ("torch").
+        skip: Whether a job that fails is left out. Otherwise it ends the run.
         client_timeout: Wall seconds that a job may take. None means no limit.
-        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in these (`vary: init`). None means
-            `seeds`.
+        starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models (`vary:
+            init`). None means `seeds`.
         rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means the learning rate in `Local`.
         asynchronous: The rule of asynchronous training. None means that training is synchronous.
         parts: The bases of a stack, then its meta model. A row of the state holds the models of all parts for one
@@ -284,7 +289,7 @@ class Study:
 
     @property
     def example(self) -> Tensor:
-        """One network input of zeros, `input_shape`, in the data type of the network's inputs."""
+        """A network input of zeros with the shape and data type of the network's inputs."""
         tokens = self.shards.data.kind == "tokens"
         return torch.zeros(self.input_shape, dtype=torch.int64 if tokens else self.dtype)
 
@@ -295,15 +300,15 @@ class Study:
 
     @property
     def trained(self) -> list["Study"]:
-        """The studies whose clients train a network: the parts of a stack that train networks, or else this study."""
+        """The studies whose clients train a network. For a stack these are its parts, else it is this study."""
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
     def last_phase(self) -> int:
-        """The number of rounds before the method's last phase.
+        """The number of rounds that the method trains before its last phase.
 
-        Scores up to this round are not yet scores of the method. The meta model of a stack, for example, is trained
-        after its bases.
+        Until then, scores are not those of the complete method. For example, the meta model of a stack is trained after
+        its bases.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
@@ -334,7 +339,9 @@ class Study:
         return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
-        """Returns the ids of clients in the whole population, which includes clients that never train, `[n]`.
+        """Returns the ids that clients have in the whole population, `[n]`.
+
+        The population includes clients that never train.
 
         Args:
             world: The world of all clients, or the world of each client, `[n]`.
@@ -348,7 +355,7 @@ class Study:
 
         Args:
             client: The client's name, or its id in the whole population.
-            world: The world.
+            world: Index of the world (one seed of one fold).
 
         Raises:
             BadInput: There is no such client, or the client never trains.
@@ -362,17 +369,17 @@ class Study:
 
     @property
     def tests_other_rows(self) -> bool:
-        """Whether clients predict with their own models or weights, but are also tested on other clusters' samples."""
+        """Whether clients with their own models or weights are also tested on samples of other groups of clients."""
         own = self.method.phase.is_personal or self.method.one_model_per_client or self.evaluation.gamma is not None
         tested = [self.shards.client_test(0, 0), self.shards.cluster_test(0, 0)]
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns `local` with the learning rate of a world."""
+        """Returns a description of local training with the learning rate of a world."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Numbers worlds, `[J]`, so that worlds with equal learning rates have equal numbers."""
+        """Returns a number for each of some worlds, `[J]`. Worlds with the same learning rate have the same number."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -384,7 +391,7 @@ class Study:
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Returns raw inputs and targets of a world's split `test`, `hold_out` or `ood`.
 
-        Out-of-distribution inputs (`ood`) have no labels, so their labels are 0 here.
+        Out-of-distribution inputs (`ood`) have no labels. Zeros are returned for them.
 
         Raises:
             BadInput: There is no split of this name.
@@ -398,11 +405,11 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Returns network inputs and targets `[n, ...]` of a world's training samples, client after client.
+        """Returns network inputs and targets of a world's training samples, `[n, ...]` each, client after client.
 
         Args:
-            world: The world.
-            clients: Number of clients, from client 0 on, whose samples are returned. None means all clients.
+            world: Index of the world (one seed of one fold).
+            clients: How many clients' samples are returned. These are the first clients. None means all clients.
         """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
@@ -413,7 +420,7 @@ class Study:
         return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns regression outputs `[..., q]` of a world in the original units of the targets, as float64."""
+        """Converts a world's regression outputs `[..., q]` to the original units of the targets, as float64."""
         data, fold = self.shards.data, self.shards.data_folds[world]
         row = fold if len(data.y_scale) > 1 else 0
         return outputs.double() * torch.from_numpy(data.y_scale[row]) + torch.from_numpy(data.y_shift[row])
@@ -432,7 +439,7 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
     """Returns the engine that trains and evaluates a study's network.
 
     Raises:
-        BadInput: The study requires compiled kernels, which cannot train this network.
+        BadInput: The study requires compiled kernels, but they cannot train this network.
     """
     phase, drops = study.method.phase, study.evaluation.dropout_at_test
     choose = partial(choose_engine, study.net, device, study.example, lanes=study.lanes, local=phase.local, drops=drops)
@@ -440,7 +447,7 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 
 
 class AnswerCost(NamedTuple):
-    """The cost of predictions of one world's ensemble on a device that has no models yet.
+    """What it costs to predict with one world's ensemble on a device that has no models yet.
 
     Attributes:
         models: Number of models that predict.
@@ -453,14 +460,14 @@ class AnswerCost(NamedTuple):
     passes: int
 
     def describe(self) -> str:
-        """Returns the cost in words."""
+        """Describes the cost in words."""
         plural = "" if self.models == 1 else "s"
         passes = f", {self.passes:,} forward passes a sample" if self.passes else ""
         return f"{self.models:,} model{plural}, {format_bytes(self.bytes)} to hand over once{passes}"
 
 
 def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
-    """Returns the cost of the ensemble's predictions in the world with most models.
+    """Returns what it costs to predict with the ensemble of the world with most models.
 
     Args:
         study: The study.
@@ -496,7 +503,7 @@ Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sam
 
 
 class Question(NamedTuple):
-    """A function of models that a runtime computes on the samples of a split or on the data of clients.
+    """A request to a runtime to compute a function of the models on the samples of a split or on the data of clients.
 
     The runtime divides the samples or clients into pieces of a fixed size. So the result (the *answer*) does not depend
     on the number or the order of processes.
@@ -504,15 +511,15 @@ class Question(NamedTuple):
     Attributes:
         compute: A function at the top level of a module, or a `partial` of such a function, because it is sent to other
             processes by name. For a split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients
-            its arguments are (host, state, world, client ids `[c]`), and its result is `[numbers, c]`, or with
-            `at_home` one tensor per client.
+            its arguments are (host, state, world, client ids `[c]`). Then its result is `[numbers, c]`, or if `at_home`
+            is set, one tensor for each client.
         split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
         worlds: Number of worlds, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
             run.
         numbers: Number of values that the function returns for a client. They are NaN for a client that fails and is
             left out.
-        at_home: Whether the function runs in the process that holds the client's private vectors.
+        at_home: Whether the function runs in the process with the data that the client keeps between rounds.
     """
 
     compute: Callable[..., Any]
@@ -524,25 +531,25 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions. It has the data, and the private vectors of its clients."""
+    """A process that answers questions. It has the data, and what its clients keep between rounds."""
 
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts, `[P * K, d]`.
 
-        P is the number of trainings whose K models stay at the client.
+        A client predicts with K models, for each of P trainings whose models stay at the client.
         """
 
 
 class Runtime(Protocol):
-    """Runs jobs and answers questions. All runtimes give the same bits."""
+    """Runs jobs and answers questions about models. All runtimes give the same bits."""
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
 
         Returns:
-            The sums of the statistics of all uploads, and the losses and errors of the jobs in the order of `jobs`.
+            The sums of the uploads' statistics, and the losses and errors of the jobs, in the order of `jobs`.
         """
 
     def ask(self, question: Question, state: State) -> Pieces:
@@ -553,27 +560,29 @@ class Runtime(Protocol):
             state: The models, `[worlds * K, d]`, and the tensors that are broadcast with them.
 
         Returns:
-            The answer for each piece. A piece is a range of samples or clients, and its key is (world, index of its
-            first sample or client). With `at_home` a piece is one client.
+            The answer for each piece. A piece is a range of samples or clients, or a single client if `at_home` is set.
+            Its key is (world, index of its first sample or client).
         """
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """Returns the private vectors of all clients for a checkpoint. They do not depend on the number of processes.
+        """Returns what all clients keep between rounds (their private vectors), for a checkpoint.
+
+        It does not depend on the number of processes.
 
         Args:
             names: Names of the vectors to return. None means all vectors.
         """
 
     def restore(self, private: dict[str, Tensor]) -> None:
-        """Replaces the private vectors of all clients by those of a checkpoint."""
+        """Replaces what all clients keep between rounds by the content of a checkpoint."""
 
     def close(self) -> None:
-        """Ends the processes of the runtime, which must not be used afterwards."""
+        """Ends the processes of the runtime. It must not be used afterwards."""
 
 
 @dataclass
 class Progress:
-    """The progress of a run so far.
+    """The state of a run between two rounds.
 
     Attributes:
         round: Number of completed rounds.
@@ -587,8 +596,8 @@ class Progress:
         courses: The best values so far and their rounds, for early stopping and for the choice of the best round
             (`fedray.simulation.rounds`).
         stopped: The reason why the run ended early. It is empty if the run did not end early.
-        flight: A function for checkpoints of asynchronous training. It returns the older versions of models from which
-            unfinished jobs started (`fedray.simulation.asynchronous.Versions`).
+        flight: In asynchronous training, a function that returns the older versions of models from which unfinished
+            jobs started (`fedray.simulation.asynchronous.Versions`). Checkpoints store them.
     """
 
     round: int
@@ -627,12 +636,12 @@ class Recorder(Protocol):
 
 
 class ClientScores(NamedTuple):
-    """Individual scores of some known clients of one world.
+    """Scores of single clients of one world.
 
     Attributes:
         client: Ids of the clients in ascending order, `[n]`.
         samples: Number of training samples of each client, `[n]`.
-        scores: Scores by column name, `[n]` each: `accuracy` or `rmse`, and the same score on held-out samples
+        scores: Scores by column name, `[n]` each. They are `accuracy` or `rmse`, and the same score on held-out samples
             (`hold_out_...`). A client without such samples has NaN.
     """
 
@@ -692,22 +701,25 @@ Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the question for the raw outputs of all models on a split. The answer of a piece is `[K, n, C]`.
+    """Makes the request for the raw outputs of all models on a split.
 
-    `split` is `test`, `hold_out` or `ood`. `worlds` is the number of worlds, from world 0 on, or None for all worlds.
+    The answer for n samples is `[K, n, C]`.
+
+    `split` is `test`, `hold_out` or `ood`. `worlds` says how many worlds are asked, beginning with world 0. None means
+    all.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 
 
 def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
-    """Makes the question for the mean loss of each model on each client's training samples.
+    """Makes the request for the mean loss of each model on each client's training samples.
 
-    The answer of a piece with c clients is `[K, c]`.
+    The answer for c clients is `[K, c]`.
 
     Args:
         models: Number of models of each world, K.
         worlds: Number of worlds, from world 0 on. None means all worlds.
-        clients: Ids of the clients of each world, `[n]` each. None means the clients of the run, as in `Question`.
+        clients: Ids of the clients of each world, `[n]` each. None means the same as in `Question`.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -724,7 +736,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """Joins the answers of a world's pieces to one tensor `[K, n, ...]`, in the order of the samples.
+    """Joins a world's answers for pieces of a split to one tensor `[K, n, ...]`, in the order of the samples.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -759,7 +771,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
 
     Args:
         host: The process that computes.
-        world: The world.
+        world: Index of the world (one seed of one fold).
         client: Ids of the clients, `[c]`.
         score: A function that returns the scores of each sample.
         number: Number of scores of a sample.
