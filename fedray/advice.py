@@ -135,7 +135,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
     if study.shards.data.table.get(column, ()) != ():
         yield (
             f"data.partition.column = {column} says whose a row is and is an input too",
-            f"name the inputs in data.features without {column}, or with it if the models may know it",
+            "name it in data.exclude, or in data.features with the other inputs if the models may know it",
         )
 
 

@@ -492,6 +492,7 @@ class ReadOptions(NamedTuple):
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
             values and categories. None means that the form of the data fixes the inputs, or that all other columns of a
             table are inputs.
+        exclude: Names of the columns that are no inputs, if all other columns of a table are.
         group: Name of the column with the client of each sample.
         test: The test samples, in the same form as the data, or the name of the part of the data that holds them. None
             means that the form of the data fixes the test samples, or that they are drawn from all samples.
@@ -510,6 +511,7 @@ class ReadOptions(NamedTuple):
 
     target: Any = None
     input: Any = None
+    exclude: Any = None
     group: str | None = None
     test: Any = None
     test_fraction: float = 0.2
@@ -521,9 +523,12 @@ class ReadOptions(NamedTuple):
     input_key: str = "input"
 
 
-CHECKS: dict[str, Check] = {  # for scenarios; in Python `target`, `input`, `test` and `tokenizer` may be more
+CHECKS: dict[
+    str, Check
+] = {  # for scenarios; in Python `target`, `input`, `exclude`, `test` and `tokenizer` may be more
     "target": column_name,
     "input": list_of(column_name, 65_536, scalar=True),
+    "exclude": list_of(column_name, 65_536, scalar=True),
     "group": column_name,
     "test": text,
     "test_fraction": real("[0, 1)"),

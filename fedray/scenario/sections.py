@@ -360,7 +360,7 @@ DATA_SPECS: dict[str, DataSpec] = {
             "path": opt.Option(opt.REQUIRED, opt.text),
             "target": opt.Option(opt.REQUIRED, opt.list_of(opt.column_name, 1000, scalar=True)),
             "features": opt.Option(None, opt.list_of(opt.column_name, 65_536)),
-            **opt.options_of("group test test_fraction task missing"),
+            **opt.options_of("exclude group test test_fraction task missing"),
             **_LIMIT,
         },
     ),

@@ -524,7 +524,7 @@ def _match(parts: list[NDArray[Any]], different: NDArray[Any], names: tuple[str,
 # The names of columns. fedray keeps names as text, while names in a pandas table may be numbers or dates.
 
 
-COLUMNS = ("target", "input", "group")  # the options of `adapt` that name columns
+COLUMNS = ("target", "input", "exclude", "group")  # the options of `adapt` that name columns
 
 
 def spell_columns(given: Any) -> Any:
@@ -567,7 +567,7 @@ MOST_VALUES = 64  # a text column with more different values is an input only if
 
 TOLD = {  # the remark about each kind of column that `_find_column_kind` returns
     "index": "no input, because it numbers the rows (name it in data.{key})",
-    "id": "another whole number in every row (if it is an id, name the other columns in data.{key})",
+    "id": "another whole number in every row (if it is an id, name it in data.exclude)",
     "truth": "truth values, read as 0 and 1",
     "number text": "text of numbers, read as numbers",
     "category": "text, read as categories (0 and 1 for each value)",
@@ -577,8 +577,8 @@ TOLD = {  # the remark about each kind of column that `_find_column_kind` return
 }
 
 
-def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> tuple[list[str], tuple[str, ...]]:
-    """Returns the names of the input columns, and remarks. All columns except targets and group may be inputs.
+def find_inputs(frame: Any, others: Collection[str | None], key: str) -> tuple[list[str], tuple[str, ...]]:
+    """Returns the names of the input columns, and remarks. All columns except `others` may be inputs.
 
     Messages mention `key`, the option of `data` by which the user names the inputs.
 
@@ -588,10 +588,10 @@ def find_inputs(frame: Any, targets: list[str], group: str | None, key: str) -> 
     Example:
         >>> import pandas as pd
         >>> table = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
-        >>> find_inputs(table, ["ill"], None, "input")
+        >>> find_inputs(table, ["ill"], "input")
         (['age', 'city'], ('data: text, read as categories (0 and 1 for each value): city',))
     """
-    kinds = {column: _find_column_kind(frame, column, key) for column in frame if column not in (*targets, group)}
+    kinds = {column: _find_column_kind(frame, column, key) for column in frame if column not in others}
     said = []
     for kind, text in TOLD.items():
         if columns := [column or "without a name" for column, one in kinds.items() if one == kind]:

@@ -15,7 +15,15 @@ from fedray.data.files import Spool
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
 from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.tables import as_frame, build_table, keep_columns, number_groups, require_columns
+from fedray.data.forms.tables import (
+    OPTIONS,
+    TEXT_OPTIONS,
+    as_frame,
+    build_table,
+    keep_columns,
+    number_groups,
+    require_columns,
+)
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
 from fedray.files.plain import expand_user_path
@@ -67,13 +75,14 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
     require_columns(known, need, of=f"data {name}")
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
+        refuse_idle(reading, TEXT_OPTIONS - {"exclude"} | {"size"}, "a column of pictures, lists or text")
         column = columns[0]
         clients = frame[reading.group] if reading.group else None
         given = [part for part in (train, test) if part is not None]
         inputs, said = _read_inputs(given, column, reading)
         parts = [_read_part(part, x, column, target, reading, name, clients) for part, x in zip(given, inputs)]
         return make_dataset(name, parts[0], parts[1] if len(parts) > 1 else None, reading, (*remarks, *said))
-    refuse_idle(reading, ("target", "input", "group", "test", "test_fraction", "task", "missing"), "columns of numbers")
+    refuse_idle(reading, OPTIONS, "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other = None if test is None else _scalar_frame(test, name)
     data = build_table(frame, other, reading, name, _class_names(train, target))

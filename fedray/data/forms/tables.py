@@ -108,7 +108,14 @@ class TableColumns(NamedTuple):
 
 
 def choose_columns(
-    frame: Any, targets: list[str], features: list[str] | None, group: str | None, task: str, *, key: str = "input"
+    frame: Any,
+    targets: list[str],
+    features: list[str] | None,
+    group: str | None,
+    task: str,
+    *,
+    exclude: Sequence[str] = (),
+    key: str = "input",
 ) -> TableColumns:
     """Chooses the inputs, the targets and the natural clients of a table.
 
@@ -116,9 +123,10 @@ def choose_columns(
         frame: The table. `frame[column]` is a pandas series, and iteration yields the names of the columns.
         targets: Names of the columns to predict.
         features: Names of the inputs. None means every column of numbers, booleans or categories except targets and
-            group.
+            group, and `exclude`.
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
+        exclude: Names of columns that are no inputs.
         key: The option of `data` by which the user names the inputs. Messages mention it.
 
     Raises:
@@ -138,10 +146,12 @@ def choose_columns(
         )
     if both := set(targets) & set(features or []):
         raise BadInput(f"data.{key}: {min(both)} is also the target, which every model would copy: leave it out")
-    require_columns(frame, [*targets, *(features or []), *([group] if group else [])])
+    if features and exclude:
+        raise BadInput(f"data.exclude cannot act, because data.{key} names the inputs: leave one of them out")
+    require_columns(frame, [*targets, *(features or []), *exclude, *([group] if group else [])])
     remarks: tuple[str, ...] = ()
     if features is None:
-        inputs, remarks = arrays.find_inputs(frame, targets, group, key)
+        inputs, remarks = arrays.find_inputs(frame, [*targets, *exclude, group], key)
     else:
         inputs = features
     for column in features or []:
@@ -313,7 +323,7 @@ READ_FILES = "CSV in UTF-8 (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .p
 MOST_KEPT = 2_000_000  # tables of at most so many cells keep all columns, so that partitions can use them
 MOST_KEPT_VALUES = 10_000  # larger tables keep a column only if it has at most so many different values
 KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of values that are of no use in partitions
-OPTIONS = {"target", "input", "group", "test", "test_fraction", "task", "missing"}
+OPTIONS = {"target", "input", "exclude", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
 _FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
@@ -438,10 +448,11 @@ def build_table(
     """
     if not len(frame):
         raise BadInput(f"data: {frame.attrs.get('file', 'the table')} has no rows: give some")
-    roles = (reading.target, reading.input)
-    targets, inputs = ([of] if isinstance(of, str) else list(dict.fromkeys(of or ())) for of in roles)
+    roles = (reading.target, reading.input, reading.exclude)
+    targets, inputs, exclude = ([of] if isinstance(of, str) else list(dict.fromkeys(of or ())) for of in roles)
     task = "classification" if names else reading.task
-    columns = choose_columns(frame, targets, inputs or None, reading.group, task, key=reading.input_key)
+    how: dict[str, Any] = {"exclude": exclude, "key": reading.input_key}
+    columns = choose_columns(frame, targets, inputs or None, reading.group, task, **how)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
