@@ -1,1 +1,1 @@
-"""Holds the components of methods: schedules, compression, servers, distillation and walks over graphs."""
+"""Holds what methods share: schedules, compression, servers, distillation, Gaussians over weights, random walks."""

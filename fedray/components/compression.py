@@ -22,30 +22,33 @@ from fedray.core import rng
 from fedray.core.method import Compress, Compressed, same_bytes
 from fedray.core.types import FloatArray, IntArray, Layout, Tier, Uploads
 
-Keep = Callable[[IntArray, IntArray], IntArray]  # (client, tier) -> entries kept of each job's delta, [J]
+Keep = Callable[[IntArray, IntArray], IntArray]  # takes client and tier of jobs, [J]
 RESIDUAL = "residual"
 _ENTRIES = 1 << 41  # makes the random keys of random entries differ from those of epochs
 
 
 def dense(layout: Layout) -> Compress:
-    """Returns the compression that sends a delta whole, with 4 bytes per float and 8 bytes per counter."""
+    """Returns the compression that sends deltas whole: 4 bytes per float and 8 bytes per integer buffer."""
     return Compress(same_bytes(4 * layout.d + 8 * len(layout.counters)), lossless=True, on_device=True)
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
-    """Returns the bytes of k of d values in the smallest of three forms: with indices, with a bitmap, or dense."""
+    """Returns the bytes in which k of d values are sent.
+
+    The smallest form is taken: with indices, with a bitmap, or dense.
+    """
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
 
 def keep_by_tier(
     layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
 ) -> Keep:
-    """Returns a function that computes how many entries of its delta each job keeps, by tier (SHEFL section 3.2).
+    """Returns a function that computes how many entries of its delta a job keeps (SHEFL section 3.2).
 
-    A client that trains one model keeps `max(1, floor(ratio d))` of the d trainable entries of its delta. A client that
-    trains m > 1 models may send `resource_ratio` times as many entries in total. These entries are split equally over
-    the m models, so each model keeps `min(1, ratio * resource_ratio / m) d` entries. If `resource_ratio` is None, every
-    model keeps `ratio d` entries.
+    The number depends on the tier (class of devices) of the job's client. If a client trains one model, it keeps
+    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models may send
+    `resource_ratio` times as many entries in total, equally many for each model: `min(1, ratio * resource_ratio / m)
+    d`. If `resource_ratio` is None, `ratio d` entries of each model are kept.
     """
     d = layout.trainable
 
@@ -59,15 +62,17 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that computes how many entries each job keeps, in proportion to the client's bandwidth.
+    """Returns a function that computes how many entries of its delta a job keeps.
+
+    The number is in proportion to the bandwidth of the job's client.
 
     All uploads then take about equally long. This is future work of the SHEFL paper.
 
     Args:
         layout: Layout of one model.
-        keep: Computes the number of entries at mean bandwidth.
-        uplink: Returns the bandwidth of each client, in bytes/s.
-        mean: Mean bandwidth of the population, in bytes/s.
+        keep: The function that computes the number of entries for a client of mean bandwidth.
+        uplink: A function that takes clients and returns the bandwidth of each, in bytes/s.
+        mean: Mean bandwidth of all clients, in bytes/s.
     """
     d = layout.trainable
     return lambda client, tier: np.clip((keep(client, tier) * (uplink(client) / mean) + 1e-6).astype(np.int64), 1, d)
@@ -96,9 +101,9 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
     """Returns the compression that keeps k random entries of each delta.
 
-    Client and server draw the same indices from a shared random key. Only the values and the 8-byte key are sent. With
-    `unbiased`, the kept entries are multiplied by d / k, so the mean over all draws equals the delta. Error feedback
-    needs `unbiased=False`.
+    Client and server draw the same indices from a shared random key of 8 bytes. Only this key and the values are sent.
+    If `unbiased` is true, the k kept entries are multiplied by d / k, where d is the number of trainable entries. The
+    mean over all draws then equals the delta. Error feedback needs `unbiased=False`.
     """
     d = layout.trainable
 
@@ -143,10 +148,10 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Turns a compression of s parameters of a model into a compression of the whole model, with d parameters.
+    """Returns a compression of whole models (d values) that sends only s of the values, compressed by `compress`.
 
-    `columns` are the positions of the s parameters in the model, `[s]`, in ascending order. All other entries of the
-    delta arrive at the server as 0.
+    `columns` are the positions of these s values in the model, in ascending order. All other entries of the delta
+    arrive at the server as 0.
     """
 
     def whole(part: Tensor) -> Tensor:
@@ -175,10 +180,10 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Returns a mask `[d]` of exactly k entries of largest magnitude. Of equal entries the first is kept.
+    """Returns a mask `[d]` that is true for the k entries of largest magnitude. Among equal entries, the first count.
 
-    For large d, a threshold is guessed from a regular sample of the entries. If at least k entries reach the threshold,
-    only these entries are searched, which is several times faster.
+    For large d, a threshold is guessed from every n-th entry. If at least k entries reach it, only these are searched,
+    which is several times faster.
     """
     d = len(row)
     if k >= d:

@@ -1,4 +1,4 @@
-"""Trains a student model at the server. The student learns from teachers, or from all uploads of a round.
+"""Trains models at the server by distillation. A model (the student) learns from the predictions of others (teachers).
 
 A *world* is one seed of one fold of the data.
 """
@@ -24,7 +24,7 @@ from fedray.models.net import per_sample
 
 
 def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns the raw outputs `[n, C]`, float64, of one model `[d]` on inputs `[n, ...]`, without dropout."""
+    """Returns the raw outputs `[n, C]` (float64) of one model `[d]` for the inputs `[n, ...]`. Dropout is off."""
     net.module.eval()
     views = net.layout.views(row)
     with torch.no_grad():
@@ -33,7 +33,7 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student from `start` `[d]`. This is `StudentEngine.begin` of the torch engine.
+    """Returns a function that trains a student with torch. The student starts as the model `start`, `[d]`.
 
     Example:
         >>> from torch import nn
@@ -76,7 +76,7 @@ TORCH = StudentEngine(ask_model, begin_student)
 
 
 def use_torch(_net: Net) -> StudentEngine:
-    """Returns the torch engine, which can train every network."""
+    """Returns the engine that trains students with torch. It can train every network."""
     return TORCH
 
 
@@ -92,13 +92,13 @@ def use_torch(_net: Net) -> StudentEngine:
 
 @dataclass(frozen=True)
 class Distil:
-    """The settings by which a student learns from its teachers.
+    """The settings of distillation: how a model (the student) learns from the predictions of others (teachers).
 
     Attributes:
         epochs: Number of passes over the server's inputs.
         lr: Learning rate, above 0.
         batch_size: Number of inputs per step.
-        temperature: T, above 0. A temperature below 1 sharpens the teachers' probabilities.
+        temperature: Temperature of the teachers' probabilities, above 0. They become sharper below 1.
     """
 
     epochs: int = 20
@@ -110,10 +110,10 @@ class Distil:
 def train_student(
     net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
 ) -> Tensor:
-    """Trains a student on the teachers' mean prediction and returns the student's model `[d]`.
+    """Trains a model (the student) on the mean prediction of others (teachers), and returns it, `[d]`.
 
-    The student starts from the first of the teachers `[S, d]`. The order of the inputs `x` `[n, ...]` is drawn from
-    `key`.
+    The student starts as the first of the S teachers, `[S, d]`. It learns on the inputs `x`, `[n, ...]`. Their order is
+    drawn from `key`.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
     train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))
@@ -129,9 +129,11 @@ def train_student(
 
 
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
-    """Returns the target of the student, `[n, C]`: sharpened mean probabilities, or mean outputs in a regression.
+    """Returns the mean prediction of teachers for n inputs, `[n, C]`.
 
-    `teachers` `[S, d]` are models of `net`. Only the temperature of `how` is used.
+    It consists of sharpened probabilities, or of outputs in a regression.
+
+    The teachers are S models of `net`, `[S, d]`. Only the temperature of `how` is used.
 
     Example:
         >>> from torch import nn
@@ -165,13 +167,13 @@ CHECKED_STEPS = 100  # steps between two scores on the server's samples, as in t
 
 @dataclass(frozen=True)
 class Fusion:
-    """The settings by which a student learns from all uploads.
+    """The settings by which the server's model (the student) learns from the predictions of all uploads of a round.
 
     Attributes:
-        steps: Largest number of steps, with one batch each. With 0 the student stays at its start.
+        steps: Largest number of steps. With 0 the student stays as it is at the start.
         lr: Learning rate of Adam at the start, above 0. The rate falls to 0 along a cosine.
         batch_size: Number of inputs per step.
-        patience: Number of steps without a better score after which the training stops.
+        patience: After this number of steps without a better score, the training stops.
         teacher: How the uploads are combined: `mean_logits` or `confidence`.
     """
 
@@ -186,9 +188,8 @@ class ServerRows(NamedTuple):
     """The server's own samples, in the form in which a network receives them.
 
     Attributes:
-        inputs: Inputs without labels, `[n, ...]`, on which the student learns.
-        x: Inputs of labeled samples, `[v, ...]`. The student's score on these samples decides when training stops. v
-            may be 0.
+        inputs: Inputs without labels, `[n, ...]`. Students learn on them.
+        x: Inputs of labeled samples, `[v, ...]`. A student's score on them decides when its training stops. v may be 0.
         y: The labels or targets of `x`, `[v, ...]`.
     """
 
@@ -198,12 +199,12 @@ class ServerRows(NamedTuple):
 
 
 class Student(NamedTuple):
-    """A student, together with the teachers that have the student's architecture.
+    """A student (a model that learns from others), and the teachers with the same architecture.
 
     Attributes:
-        net: The network of the student and these teachers.
+        net: The network of the student and the teachers.
         start: The model from which the student starts, `[d]`.
-        uploads: The uploads of this architecture, which are the teachers, `[S, d]`. S may be 0.
+        uploads: The teachers: the S uploads with this network, `[S, d]`. S may be 0.
 
     Example:
         >>> from torch import nn
@@ -220,12 +221,12 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """Returns the target of all students, `[n, C]`, from the outputs of all uploads on the inputs x `[n, ...]`.
+    """Combines the predictions of all uploads for n inputs. Returns the target from which all students learn, `[n, C]`.
 
     The target is `softmax` of the weighted mean of the uploads' logits. In a regression it is the mean of the outputs.
-    The kind `mean_logits` gives all uploads equal weights. The kind `confidence`, for a classification only, weighs an
-    upload on an input by the variance of the upload's logits over the classes (Cho et al. 2022). At least one student
-    must have an upload.
+    With the kind `mean_logits`, all uploads have equal weights. With the kind `confidence`, the weight of an upload for
+    an input is the variance of its logits over the classes (Cho et al. 2022). This kind is for classifications only. At
+    least one student must have an upload.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
@@ -243,10 +244,9 @@ def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engin
 def fuse_models(
     how: Fusion, students: Sequence[Student], *, rows: ServerRows, key: rng.Keys, engine_of: EngineOf = use_torch
 ) -> list[Tensor]:
-    """Trains the students one after another and returns the distilled model `[d]` of each.
+    """Trains students one after another, and returns the trained model `[d]` of each.
 
-    Every student learns from the uploads of all students. The order of the inputs is drawn from `key`, and is the same
-    for all students.
+    Every student learns from the uploads of all students, on inputs in the same order. The order is drawn from `key`.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -258,10 +258,10 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """Trains a student on given targets `[n, C]` of the server's inputs and returns the student's model `[d]`.
+    """Trains a student on the server's n inputs and their targets, `[n, C]`, and returns its model, `[d]`.
 
-    Buffers of normalization layers stay as in `start` `[d]`, and dropout is off. The order of the inputs is drawn from
-    `key`.
+    The student starts as the model `start`, `[d]`. Buffers of normalization layers do not change, and dropout is off.
+    The order of the inputs is drawn from `key`.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
     batches, has_labels = _deal_batches(how, len(target), key), len(rows.y) > 0
@@ -280,7 +280,7 @@ def follow_teacher(
 
 
 def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
-    """Yields the indices of each batch. Every pass over the inputs has a new random order."""
+    """Yields batches of indices of inputs. Every pass over the inputs has a new random order."""
     order = torch.empty(0, dtype=torch.int64)
     for step in range(1, how.steps + 1):
         if not len(order):
@@ -290,9 +290,9 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Returns the accuracy of a model `[d]` on v labeled samples, or minus the mean loss in a regression.
+    """Returns the score of a model `[d]` on labeled samples: the accuracy, or minus the mean loss in a regression.
 
-    Without samples the result is 0.
+    If there are no samples, the score is 0.
     """
     if not len(y):
         return 0.0
@@ -306,10 +306,10 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """Returns a server that first takes the step of an inner server, and then trains each model by distillation.
+    """Returns a server that first makes the step of the server `base`, and then trains each model by distillation.
 
     The teachers of a model are its uploads of the round, in the order of client ids. `fuse` makes the next model from
-    the inner server's model and the teachers.
+    the model of `base` and the teachers.
     """
     kept = keeping_server(base)
 
@@ -325,7 +325,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """Returns a server whose statistics also hold every single upload."""
+    """Returns the server `base` with statistics that also hold every single upload."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
@@ -337,11 +337,11 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 
 
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
-    """Returns a function that trains one student for each network of a stack. All students learn from all uploads.
+    """Returns a function for `Method.join`, if clients train several networks. It trains each network from all uploads.
 
-    Each network has its own federated training, with a server of `keeping_server`. The states of all trainings have the
-    same order `rows`. A student starts from the model after the step of its server. `fuse` makes the next models from
-    the students.
+    Each network has a federated training of its own, with a server of `keeping_server`. `rows` is the order of the
+    models in the states of all these trainings. `fuse` makes the next models of the networks from students, which start
+    as the models after the servers' steps.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:
@@ -361,6 +361,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """Returns the uploaded models of each row of the state, `[S, d]`, ordered by client id."""
+    """Returns the uploads of each row (model of a world) of the state, `[S, d]`, in the order of client ids."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

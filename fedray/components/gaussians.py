@@ -1,6 +1,6 @@
 """Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM).
 
-A *world* is one seed of one fold of the data. The state holds the M = R K models of R worlds.
+A world is one seed of one fold of the data. The state holds M = R K models: K models in each of R worlds.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 
 @dataclass(frozen=True)
 class Sampling:
-    """The settings by which the models that predict are sampled.
+    """The settings by which a sample of models is drawn. These models predict.
 
     Attributes:
         kind: With `bootstrap` the sample consists of the uploads. With `omc` it is drawn from N(mean, diag variance).
@@ -44,13 +44,13 @@ class Sampling:
 
 
 def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
-    """Returns a server that keeps mean and population variance of the uploads, and a sample of models.
+    """Returns a server that keeps the mean and the population variance of a model's uploads, and a sample of models.
 
-    This is FedAG Alg. 1, eqs. 3-4. The models equal the models of the server `mean` bit for bit.
+    This is FedAG Alg. 1, eqs. 3-4. The means are the models that the server `mean` computes, bit for bit.
 
-    The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` and
-    `sample_client` `[M, slots]`. The weight of an empty slot is 0. `sample_client` is the client that sent the upload
-    (`Flight.sender` in asynchronous training), or -1.
+    The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` and
+    `sample_client` `[M, slots]`. The weight of an empty place in the sample is 0. `sample_client` is the client that
+    sent the upload (`Flight.sender` in asynchronous training), or -1.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -85,7 +85,10 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample that consists of the uploads. A model without uploads keeps its old sample."""
+    """Returns the sample of each model if it consists of the model's uploads.
+
+    A model without uploads keeps its old sample.
+    """
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -96,7 +99,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
 
 
 def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
-    """Returns the sample that is drawn from N(mean, diag variance), for each trained model."""
+    """Draws the sample of each trained model from N(mean, diag variance), and returns the samples of all models."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable
     for row in torch.nonzero(trained).flatten().tolist():
@@ -113,11 +116,11 @@ Follow = Callable[[int, int, int, Tensor], Tensor]  # (world, model, round, teac
 
 @dataclass(frozen=True)
 class TeacherSampler:
-    """The settings by which the sampled models of FedBE are drawn.
+    """The settings by which FedBE draws models, which serve as teachers.
 
     Attributes:
-        kind: With `gaussian` models are drawn from N(mean, diag variance). With `dirichlet` they are convex
-            combinations of the uploads with flat Dirichlet weights.
+        kind: With `gaussian`, models are drawn from N(mean, diag variance). With `dirichlet`, they are convex
+            combinations of the uploads, whose weights have a flat Dirichlet distribution.
         number: Number of sampled models, S.
         trainable: Number of trainable parameters, p. Only these are sampled.
 
@@ -133,9 +136,9 @@ class TeacherSampler:
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """Draws S models, `[S, d]`, with one random key each.
+        """Draws S models, `[S, d]`. `key` has one random key for each.
 
-        `mean` and `variance` `[d]` are computed from the `uploads` `[n, d]`.
+        `mean` and `variance` are those of the n `uploads`, `[n, d]`.
         """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
@@ -150,18 +153,18 @@ class TeacherSampler:
 
 
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
-    """Returns a server that makes teachers from the uploads, and the next model from the teachers.
+    """Returns FedBE's server. It makes teachers from the uploads of a model, and the next model from the teachers.
 
-    The teachers of a model are the mean, S sampled models and the n uploads. The state keeps the tensors of the inner
-    server, and `teachers` `[M, 1 + S + n, d]`. It also keeps `teachers_weight` `[M, 1 + S + n]`, which is 0 at
-    positions without a teacher.
+    The teachers of a model are the mean, S sampled models and the n uploads. In addition to the tensors of `base`, the
+    state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. The weight is 0 at places without
+    a teacher.
 
     Args:
-        base: A `gaussian_server` of the kind `bootstrap`, whose sample holds the uploads in n slots.
+        base: A `gaussian_server` of the kind `bootstrap`, whose sample has room for n uploads.
         rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The settings by which the S models are drawn.
-        follow: Makes the next model from the teachers.
+        follow: The function that makes the next model from the teachers.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -192,7 +195,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
 
 
 def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
-    """Returns a function (`Follow`) that takes one of the S sampled models at random as the next model."""
+    """Returns a function for `teacher_server` that chooses one of the S sampled models at random as the next model."""
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
         return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
@@ -211,11 +214,11 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of `KL(q || w)` with respect to the parameters of q and of w.
+    """Returns the gradients of the divergence `KL(q || w)` in the parameters of q and in those of w, `[2 p]` each.
 
-    q and w are Gaussians over p independent weights. Each is given as p means and then p values of rho, `[2 p]`;
-    `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)` the
-    divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
+    q (`own`) and w (`prior`) are Gaussians over p independent weights. Each is given as p means, followed by p values
+    of rho. `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)`
+    the divergence is `log(tau / sigma) + (sigma^2 + (mu - nu)^2) / (2 tau^2) - 1/2`.
 
     Example:
         The means of two Gaussians differ by 0.7. Both have the standard deviation log 2, which is about 0.69.
@@ -231,26 +234,26 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` with respect to the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
+    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
 
-    `own` holds the means and the values of rho of q, `[2 p]`. w has the means `other` and the standard deviations
-    `tau`, `[p]` each.
+    q and w are Gaussians over p weights. `own` holds the p means of q, followed by the p values of rho, where
+    `softplus(rho)` is the standard deviation. w has the means `other` and the standard deviations `tau`.
     """
     mean, sigma, slope = _read_gaussian(own)
     return torch.cat([(mean - other) / tau / tau, (sigma / tau / tau - 1.0 / sigma) * slope], dim=-1)
 
 
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
-    """Returns the optimizer by which a client trains its posterior q and its copy w of the prior.
+    """Returns the optimizer by which a client trains two Gaussians: its posterior q and its copy w of the prior.
 
     Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
     weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of the same
-    divergence. q and w have separate optimizers.
+    divergence in w. q and w have separate optimizers.
 
     Args:
-        local: The settings of the optimizer, which is SGD with momentum or Adam, at the learning rate of the round.
+        local: The settings of local training. The optimizer is SGD with momentum or Adam.
         zeta: Weight of the divergence, at least 0. It is divided by n, the number of the client's training samples.
-        personal_steps: Number of steps of q per step of w, at least 1.
+        personal_steps: Number of steps of q for each step of w, at least 1.
         p: Number of weights of the network.
     """
 
@@ -277,9 +280,12 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Returns a model `[..., d]` in which a draw from the Gaussian replaces the mean of the Gaussian.
+    """Draws weights from the Gaussian of each model `[..., d]`.
 
-    The model begins with the p means and the p values of rho of the Gaussian. `noise` is standard normal, `[..., p]`.
+    Returns the models with these weights in place of the mean.
+
+    A model begins with p means and p values of rho, where `softplus(rho)` is the standard deviation. `noise` is
+    standard normal, `[..., p]`.
     """
     p = noise.shape[-1]
     mean, rho, rest = parameters.split_with_sizes((p, p, parameters.shape[-1] - 2 * p), dim=-1)
@@ -287,9 +293,9 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Returns a server that copies the new prior to the place of the client's own Gaussian in each model.
+    """Returns a server that makes the step of `server`, and then replaces each model's own Gaussian by its prior.
 
-    New clients then predict with the prior, which `server` computes. The network has p weights.
+    So clients that the run has never seen predict with the prior. The network has p weights.
     """
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -301,10 +307,10 @@ def answer_with_prior(server: Server, p: int) -> Server:
 
 
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
-    """Returns an optimizer's step before the learning rate is applied, and the optimizer's new memory.
+    """Returns the step of an optimizer, before it is multiplied by the learning rate, and the optimizer's new memory.
 
-    The optimizer is SGD with momentum or Adam. `slope` is the gradient. The memory `moments` is 0 before the first
-    step. The first step has the `count` 1.
+    The optimizer is SGD with momentum or Adam. `slope` is the gradient. `moments` is the memory, which is 0 before the
+    first step. `count` is the number of the step, from 1.
     """
     first, second = moments
     if local.optimizer == "sgd":
@@ -316,7 +322,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the standard deviations' derivatives by rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivatives of the standard deviations in rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -333,7 +339,9 @@ NATURAL = "natural"  # name of the tensor in `State.extra` with the posterior's 
 
 
 class _Learned(NamedTuple):
-    """The memory of local training: the memory of the optimizer, and the cavity.
+    """What a client keeps during local training.
+
+    The cavity is the received posterior without the client's own factor.
 
     Attributes:
         moments: The memory of the optimizer.
@@ -347,13 +355,13 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of Gaussians with given means and rhos `[..., p]`."""
+    """Converts means and values of rho, `[..., p]` each, of Gaussians to natural parameters, `[..., 2 p]` float64."""
     precision = softplus(rho.double()).square().reciprocal()
     return torch.cat([mean.double() * precision, precision], dim=-1)
 
 
 def from_natural(natural: Tensor) -> Tensor:
-    """Returns means and values of rho `[..., 2 p]` of Gaussians with given natural parameters `[..., 2 p]`.
+    """Converts natural parameters `[..., 2 p]` of Gaussians to means and values of rho, `[..., 2 p]`.
 
     A precision below `LEAST` is replaced by `LEAST`.
     """
@@ -364,9 +372,9 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of the posterior that each model `[..., d]` describes.
+    """Returns the natural parameters of the posterior in each model `[..., d]`, `[..., 2 p]` float64.
 
-    A posterior that was never trained equals the prior, with the mean 0 and the precision `prior`.
+    If a model was never trained, its posterior is the prior: the mean is 0, and the precision is `prior`.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
     first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)
@@ -374,10 +382,10 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters `[..., 2 p]`, float64, of the cavity: the posterior without the client's factor.
+    """Returns the natural parameters of the cavity (the posterior without the client's factor), `[..., 2 p]` float64.
 
-    A precision below `LEAST` is replaced by `LEAST`. The linear term is not changed. Each model `[..., d]` contains the
-    client's own factor.
+    `rows` are models `[..., d]`, which contain the client's factor. A precision below `LEAST` is replaced by `LEAST`.
+    The linear term is not changed.
 
     Example:
         The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
@@ -393,11 +401,11 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
 
 
 def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
-    """Returns the optimizer by which a client trains its posterior q against the cavity.
+    """Returns the optimizer by which a client trains its posterior q in partitioned variational inference (PVI).
 
-    The steps minimize `E_q[loss] + KL(q || cavity) / n`. The loss is computed at weights that are drawn from q, and n
-    is the number of the client's training samples. The optimizer is SGD with momentum or Adam, as `local` says, at the
-    learning rate of the round.
+    The steps minimize `E_q[loss] + KL(q || cavity) / n`. The cavity is the received posterior without the client's own
+    factor, and n is the number of the client's training samples. The loss is computed at weights that are drawn from q.
+    The optimizer is SGD with momentum or Adam, as `local` says.
     """
 
     def init(parameters: Tensor) -> _Learned:
@@ -417,11 +425,11 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function (`Finish`) that changes a trained model, so that the client sends and keeps other values.
+    """Returns a function that changes a trained model, so that the client sends and keeps damped values (PVI).
 
-    D is the change of the posterior's natural parameters in local training. The first 2 p values of the model change by
-    `sent D`, so that the client sends `sent D`. The client's factor changes by `kept D`. In PVI both `sent` and `kept`
-    are the damping. `prior` is the precision of the prior, and p the number of weights.
+    Let D be the change of the posterior's natural parameters in local training. The client sends `sent D`: the first 2
+    p values of the model change by it. The client's factor, which is in the model, changes by `kept D`. In PVI both
+    `sent` and `kept` are the damping. `prior` is the precision of the prior, and p is the number of weights.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
@@ -435,9 +443,9 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
-    The uploads are added to the natural parameters of the posterior, which the state keeps in float64. If a precision
-    is below `LEAST`, the model has `LEAST` instead, but the natural parameters are not changed. The float buffers come
-    from the averaging server `base`.
+    The state keeps the natural parameters of the posterior in float64, and the uploads are added to them. If a
+    precision is below `LEAST`, only the model has `LEAST` instead. Float buffers come from `base`, a server that
+    averages.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -458,12 +466,14 @@ def make_prior(number: int, prior: float, p: int) -> Tensor:
 
 
 def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
-    """Returns the next state, in which trained models have new Gaussians and are no longer marked as the prior.
+    """Returns the next state.
+
+    Each trained model holds its new posterior, and is no longer marked as the prior.
 
     Args:
         state: The state before the server's step.
-        after: The state after the step of the averaging server, from which the float buffers are taken.
-        natural: Natural parameters of the posterior of each model, `[R K, 2 p]` float64.
+        after: The state after the step of a server that averages. The float buffers are taken from it.
+        natural: Natural parameters of each model's posterior, `[R K, 2 p]` float64 (R worlds, K models).
         trained: Whether each model was trained, `[R K]`.
     """
     p, trained = natural.shape[1] // 2, trained[:, None]
@@ -474,7 +484,10 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` samples of each model's Gaussian, or its mean for 0 draws."""
+    """Returns the models that predict: `draws` draws from each model's Gaussian.
+
+    If `draws` is 0, the Gaussian's mean.
+    """
     models = len(state.models) // len(seeds)
     if draws == 0:
         return Answer(state, models)
@@ -496,11 +509,11 @@ SITES = "sites"  # name of the tensor in `State.extra` with the natural paramete
 
 
 class Weights(NamedTuple):
-    """The weights of the terms of a client's objective.
+    """The weights in the objective that a client's training minimizes (IVON-ADMM).
 
     Attributes:
-        penalty: rho, above 0, the weight of the divergence of the client's Gaussian from the received Gaussian.
-        temperature: tau, above 0, by which the sum of the losses of all samples is divided.
+        penalty: rho, above 0: the weight of the divergence of the client's Gaussian from the received Gaussian.
+        temperature: tau, above 0: the sum of the losses of all samples is divided by it.
         prior: Precision of the prior, S_0, above 0.
     """
 
@@ -510,10 +523,10 @@ class Weights(NamedTuple):
 
 
 class _LearnedVariance(NamedTuple):
-    """The memory of local training: four vectors of length p.
+    """What IVON keeps during local training: four vectors of length p.
 
     Attributes:
-        momentum: Running mean of the gradients, which is 0 at the start.
+        momentum: Running mean of the gradients. It is 0 at the start.
         precision: Precisions of the client's Gaussian, S.
         center: Means of the received Gaussian.
         received: Precisions of the received Gaussian, S_g.
@@ -526,11 +539,12 @@ class _LearnedVariance(NamedTuple):
 
 
 def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
-    """Returns the optimizer IVON, by which a client trains its Gaussian q.
+    """Returns the optimizer IVON, by which a client trains its Gaussian q over the weights.
 
-    The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. The loss is
-    computed at weights that are drawn from q. Each step multiplies a precision by `1 + y + y^2 / 2`, so a precision
-    stays above 0. At a learning rate of 0 nothing changes.
+    The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Here n is the
+    number of the client's training samples, and `linear` and `precision` describe the client's factor. The loss is
+    computed at weights w that are drawn from q. Each step multiplies a precision by `1 + y + y^2 / 2` for some y, so
+    that it stays above 0. At a learning rate of 0 nothing changes.
 
     Args:
         weights: The weights of the terms of the objective.
@@ -569,10 +583,9 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, the weight of the product of the prior and all factors in the next posterior.
+    """Returns alpha, the weight of prior times all clients' factors in the next posterior of `step_by_admm`.
 
-    The word `admm` means `1 / (1 + rho N)`, where the penalty rho is the weight of the divergence, and N the number of
-    clients.
+    A number is returned as it is. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is `clients`.
 
     Example:
         The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.
@@ -584,17 +597,17 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
-    """Returns a server that mixes the mean of the clients' posteriors with the prior times all factors.
+    """Returns a server that mixes two Gaussians: the mean of the clients' posteriors, and the prior times all factors.
 
-    In natural parameters, the new posterior is a weighted sum. The mean of the clients' posteriors has the weight
-    `1 - alpha`, and the prior times all factors has the weight alpha. The state keeps the posterior and the product of
-    all factors, in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
+    The natural parameters of the new posterior are a weighted sum. The mean of the clients' posteriors has the weight
+    `1 - alpha`. The prior times the factors of all clients has the weight alpha. The state keeps the posterior and the
+    product of all factors in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
 
     Args:
-        base: The averaging server, from which the float buffers are taken.
+        base: A server that averages. The float buffers are taken from it.
         rows: The order of the models in the state.
         alpha: Weight of the prior times all factors, in (0, 1].
-        kept: A client's factor changes by the client's upload times `kept`.
+        kept: In a round, a client's factor changes by `kept` times the client's upload.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """

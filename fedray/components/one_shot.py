@@ -1,4 +1,4 @@
-"""Defines servers for clients that send their models only once (FedFisher, FedBEns), and samples clients' posteriors.
+"""Defines servers of methods with a single round (FedFisher, FedBEns), and draws samples from clients' posteriors.
 
 A *world* is one seed of one fold of the data.
 """
@@ -35,12 +35,12 @@ Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted
 
 
 class Descent(NamedTuple):
-    """The settings by which a server descends towards an optimum of a known objective.
+    """The settings by which a server minimizes a known function of a model, step by step.
 
     Attributes:
         steps: Number of steps.
-        each: Number of steps between two scores.
-        start: A function that makes a new optimizer, with an empty memory.
+        each: Number of steps from one score to the next.
+        start: A function that makes a new optimizer, without memory of earlier steps.
         score: A function that scores a model on the server's samples. The model with the best score is kept. None means
             that the last model is kept.
     """
@@ -52,10 +52,11 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """Descends from a start `[d]` float64, and returns the model `[d]` with the best score.
+    """Minimizes a function of a model, step by step, and returns the model `[d]` with the best score on the way.
 
-    `gradient` returns the gradient of the objective at a model. The start is scored, too. In a tie the earliest model
-    is returned. If `how` has no score, the model after all steps is returned.
+    `start` is the first model, `[d]` float64. It is scored, too. `gradient` takes a model and returns the gradient of
+    the function. Among models with the same score, the earliest is returned. If `how` has no score, the last model is
+    returned.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -110,16 +111,17 @@ def summing_adam(lr: float) -> Callable[[], Step]:
 def fisher_mean(
     rows: Rows, weighting: Weighting = "uniform", damping: float = 0.0, how: Descent | None = None
 ) -> Server:
-    """Returns a server that averages each parameter of the model over the uploads, with curvatures as weights.
+    """Returns a server that averages each parameter of a model over the uploads, weighted by curvature (FedFisher).
 
-    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. The weights p_k are equal, or n_k / n
-    (`examples`). With `how`, the server descends from the plain mean towards this result. The plain mean is also used
-    for parameters with a mean curvature of at most `LEAST`, and for float buffers, which have no curvature. A larger
-    damping brings the result nearer to the plain mean.
+    The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. Client k uploads the model w_k and the
+    curvature F_k (diagonal of its Fisher matrix). The weights p_k are equal, or the clients' shares n_k / n of the
+    samples (`examples`). If `how` is given, the server descends from the plain mean towards this result. Parameters
+    with a mean curvature of at most `LEAST`, and float buffers, become the plain mean. A larger damping brings the
+    result nearer to the plain mean.
 
     Example:
-        For the first parameter, the curvature of the first client is three times the curvature of the second client.
-        For the second parameter, both curvatures are equal.
+        For the first parameter, the first client's curvature is three times the second client's. For the second
+        parameter, both are equal.
 
         >>> import numpy as np
         >>> both = np.array([0, 1])
@@ -195,13 +197,13 @@ class SentMode(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixtures:
-    """The posteriors of N clients, each a mixture of at most M Gaussians (modes).
+    """The posteriors of N clients over p weights. Each is a mixture of at most M Gaussians (modes).
 
     Attributes:
-        mean: Mean of each mode, `[N, M, p]` float64. The values for modes that do not exist have no meaning.
+        mean: Mean of each mode, `[N, M, p]` float64. Where a mode does not exist, the values have no meaning.
         sure: Precisions of each mode, `[N, M, p]`, above 0.
         there: Whether each mode exists, `[N, M]`. Every client has at least one mode.
-        prior: c_0, the precision of the prior, which is a factor of every client's posterior.
+        prior: c_0, the precision of the prior. The prior is a factor of every client's posterior.
     """
 
     mean: Tensor
@@ -216,9 +218,9 @@ class Mixtures:
 
     @cached_property
     def heights(self) -> Tensor:
-        """Returns the logarithm of each mode's density at 0, times the weight of the mode, `[N, M]`.
+        """Returns for each mode the logarithm of its weight times its density at 0, `[N, M]`.
 
-        The constant factor with the power of 2 pi is left out. A mode that does not exist has -inf.
+        The density lacks its factor with 2 pi, which is the same for all modes. A mode that does not exist has -inf.
         """
         height = 0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1)
         height -= self.there.sum(1, keepdim=True).double().log()
@@ -226,41 +228,45 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of N - 1 priors, because the product of all posteriors has N priors instead of one."""
+        """Returns the precision of N - 1 priors.
+
+        The product of N posteriors contains the prior N - 1 times too often.
+        """
         return (len(self.mean) - 1) * self.prior
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each mode's share of its client's density at w, `[N, M]`, and log p(w) up to a constant.
+    """Returns each mode's share of its client's density at w, `[N, M]`, and log p(w), up to a constant.
 
-    p is the density of the global posterior, and w are weights, `[p]` float64.
+    w are weights of a network, float64. p(w) is the product of the clients' posteriors, with the prior counted once.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """Returns the gradient of -log p at the weights w `[p]`, float64, for the global posterior p."""
+    """Returns the gradient of -log p(w) at the weights w, float64. p is the product of the clients' posteriors."""
     sure, pull = _add_up(known, weigh_modes(known, w)[0])
     return sure * w - pull
 
 
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the precision of the product of posteriors, and the precision times the mean, `[p]` each.
+    """Returns the precision of a product of N Gaussians, and the precision times the mean, `[p]` each.
 
-    The sums over modes are weighted by the given shares of the modes, `[N, M]`.
+    A client's Gaussian is a mean over its modes, weighted by `share`, `[N, M]`. The prior counts once.
     """
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """Climbs from w to a mode of the global posterior p and returns the mode, `[p]`. No step makes log p smaller.
+    """Climbs from the weights w to a maximum of the global posterior, and returns it.
 
-    Each step is a step of EM. Let r_km be the shares of the modes at the present w. The step minimizes the function
-    `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function equals -log p at the
-    present w, and is nowhere below -log p. The minimum is the next w. All precisions must be above the precision of the
-    prior.
+    The global posterior p is the product of the clients' posteriors, with the prior counted once. Each step is a step
+    of EM, which never makes log p smaller. Let r_km be the share of mode m in the density of client k at the present w.
+    The next w minimizes `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function
+    equals -log p at the present w, and is nowhere below -log p. All precisions P_km must be above c_0, the precision of
+    the prior.
 
     Example:
         Each of two clients has one Gaussian. The mode of the product is their mean, weighted by precision.
@@ -282,13 +288,13 @@ def climb(known: Mixtures, w: Tensor) -> Tensor:
 
 
 class Laplace(NamedTuple):
-    """The settings by which uploads become Gaussians.
+    """The settings by which a client's uploads become Gaussians (Laplace's approximation).
 
     Attributes:
-        temperature: The curvature is divided by this value, T, above 0.
-        precision: Precision that is added to the curvature of every client's samples, c, above 0.
-        prior: Precision of the prior, c_0, at most c.
-        trainable: Number of trainable parameters, p, which have a posterior. Buffers are averaged.
+        temperature: T, above 0. The curvature is divided by it.
+        precision: c, above 0. It is added to the curvature, and gives the precision.
+        prior: c_0, the precision of the prior, at most c.
+        trainable: p, the number of trainable parameters. Only these have a posterior. Buffers are averaged.
     """
 
     temperature: float
@@ -309,11 +315,11 @@ class Laplace(NamedTuple):
 
 
 def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Descent | None = None) -> Server:
-    """Returns a server that moves each of the M models of a world to a mode of the product of posteriors.
+    """Returns a server that moves each of M models to a maximum of the product of the clients' posteriors (FedBEns).
 
-    A model starts from the median of its uploads. `how` is the descent of a model towards a mode. None means that
-    `climb` computes the mode. With the weighting `examples`, the curvature of client k is multiplied by n_k. With
-    `uniform`, the curvatures of all clients of a world are multiplied by the mean of the n_k.
+    A model starts from the median of its uploads. It moves by the steps in `how`. None means that `climb` computes the
+    maximum. With the weighting `examples`, the curvature of client k is multiplied by n_k, the client's number of
+    samples. With `uniform`, all curvatures of a world are multiplied by the mean of the n_k.
     """
     base = servers.mean(rows, weighting)
 
@@ -342,7 +348,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """Returns the uploads of each world, ordered by model and then by client.
+    """Returns the uploads of each world, in the order of models and, for each model, of clients.
 
     `times` holds a multiplier of the curvatures for each world.
     """
@@ -357,7 +363,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from `start` `[d]`. Its float buffers come from `mean` `[d]`."""
+    """Returns the model `[d]` that is reached from the model `start`, with the float buffers of the model `mean`."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -386,12 +392,12 @@ _ROUNDING = 1e-9  # tolerance for rounding errors in fractions of a training
 
 
 class Cycles(NamedTuple):
-    """The cycles of a Markov chain, which decide when noise is added and when samples are taken.
+    """The cycles of a Markov chain. They decide when noise is added and when samples are taken.
 
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: Number of samples that are kept, M. These are the last ones.
+        samples: Number of samples that are kept, M. The last ones are kept.
         exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:
@@ -407,22 +413,23 @@ class Cycles(NamedTuple):
     exploration: float
 
     def ends(self) -> tuple[float, ...]:
-        """Returns the fraction of a training after which each kept sample is taken, `[M]`, in (0, 1]."""
+        """Returns when each of M kept samples is taken, as a fraction of the training, in (0, 1]."""
         left = [(self.per_cycle - 1 - q) / self.per_cycle for q in range(self.per_cycle)]
         each = [(c + 1 - (1 - self.exploration) * one) / self.number for c in range(self.number) for one in left]
         return tuple(each[-self.samples :])
 
     def taken(self, steps: Tensor) -> Tensor:
-        """Returns the number of steps after which each kept sample is taken, `[M]` float64, at least 1."""
+        """Returns after how many steps each of M kept samples is taken, `[M]` float64, at least 1."""
         shares = torch.tensor(self.ends(), dtype=torch.float64, device=steps.device)
         return ((shares - _ROUNDING) * steps).ceil().clamp(min=1)
 
 
 def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int) -> Transform:
-    """Returns the steps of a Markov chain (SGHMC). After the last step the model of length M p holds the M samples.
+    """Returns the steps of a Markov chain (SGHMC), by which a client draws M samples from its posterior.
 
-    The last p values of the model are the position of the chain, at which the gradient is computed. The values of each
-    sample move with the chain until the sample is taken. In a later round the chain continues from its last position.
+    A model has M p values, p for each sample. The last p values are the position of the chain, at which the gradient is
+    computed. The values of a sample move with the chain until the sample is taken. In a later round the chain continues
+    from its last position.
 
     Args:
         cycles: The cycles, which decide when samples are taken.
@@ -458,14 +465,16 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 
 
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function that computes `S^-1 (mean of samples - start)` `[p]` from start `[p]` and samples `[l, p]`.
+    """Returns a function that computes FedPA's upload, `S^-1 (mean of samples - start)`.
 
-    S is the covariance C of the samples (with the divisor l - 1), shrunk towards the identity: `S = r I + (1 - r) C`
-    with `r = 1 / (1 + (l - 1) rho)`. With one sample or `rho = 0`, S is the identity.
+    It takes the start `[p]` and l samples `[l, p]`.
 
-    The samples are added one by one, which takes `l^2 p` operations. A sample x after t other samples adds a term of
-    rank one to S / r. The inverse A of S / r changes by the formula of Sherman and Morrison, `A <- A - g v v' / (1 +
-    g v'u)`. Here u is x minus the mean of the t other samples, `v = A u`, and `g = rho t / (t + 1)`.
+    S is the covariance C of the samples (with the divisor l - 1), shrunk towards the identity I: `S = r I + (1 - r) C`,
+    where `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho is 0, S is the identity.
+
+    The samples are added one by one, which takes `l^2 p` operations. A sample x after t others adds a term of rank one
+    to S / r. Its inverse A changes by the formula of Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`. Here u is x
+    minus the mean of the t others, `v = A u`, and `g = rho t / (t + 1)`.
 
     Example:
         The samples differ only along the first axis, so the step is shorter along this axis.

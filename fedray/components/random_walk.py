@@ -1,9 +1,9 @@
 """Trains without a server: models walk over a graph of clients (Fed-ensemble, section V-H).
 
-`make_walks` computes the position of each model in each step, and `walk_schedule` makes a plan of these positions. A
-*hop* is the move of a model from one client to the next. `handover_server` computes the model after a hop. With
-compression, a hop sends the difference between the model and its random start, which every client can compute from the
-seed. A *world* is one seed of one fold of the data.
+`make_walks` computes which client has each model in each step, and `walk_schedule` makes a plan of it. A *hop* is the
+move of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed,
+the difference between a model and its random start is sent. Every client can compute the start from the seed. A *world*
+is one seed of one fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -29,9 +29,10 @@ FIRST = "first"  # name of the tensor in `State.extra` with the initial models, 
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Returns a server that computes the models after a hop, as if clients sent models to each other.
+    """Returns a server that computes the models after each has moved to its next client.
 
-    A model that stays with its client is not compressed. If `compress` is None, no model is compressed.
+    A model that moves is compressed by `compress`. None means that models are sent as they are. A model that stays with
+    its client is not compressed.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 
@@ -71,10 +72,11 @@ KEPT = 16  # number of the newest steps of a path that are cached
 
 
 class Graph(NamedTuple):
-    """An undirected graph of N nodes and E edges. The neighbors of node i are `neighbor[start[i] : start[i + 1]]`.
+    """An undirected graph of N nodes and E edges. Node i has the neighbors `neighbor[start[i] : start[i + 1]]`.
 
     Attributes:
-        start: Index in `neighbor` at which each node's neighbors begin, `[N + 1]`.
+        start: For each node, the index in `neighbor` of its first neighbor, and then the length of `neighbor`, `[N +
+            1]`.
         neighbor: The neighbors of all nodes, `[2 E]`, in ascending order for each node.
     """
 
@@ -88,19 +90,19 @@ class Graph(NamedTuple):
 
     @property
     def edges(self) -> IntArray:
-        """Returns each edge once, `[E, 2]`, the smaller node first."""
+        """Returns each edge once, `[E, 2]`. The smaller node comes first."""
         a = np.repeat(np.arange(len(self.start) - 1), self.degree)
         return np.stack([a, self.neighbor], axis=1)[a < self.neighbor]
 
 
 class Outages(NamedTuple):
-    """The failures of nodes and edges. Failures happen at random in each step, or are planned in a table.
+    """The failures of nodes and edges of a graph. They happen at random in each step, or are planned in a table.
 
     Attributes:
         node: Probability that a node fails in a step, in [0, 1).
         edge: Probability that an edge fails in a step, in [0, 1).
-        table: Planned failures, `[n, 4]`, with the columns first step, last step (inclusive), node, neighbor. The
-            neighbor -1 means that the node itself fails, and not one of its edges.
+        table: Planned failures, `[n, 4]`: first step, last step (inclusive), node, neighbor. The edge from the node to
+            the neighbor fails. If the neighbor is -1, the node itself fails.
     """
 
     node: float = 0.0
@@ -108,9 +110,9 @@ class Outages(NamedTuple):
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
-        """Returns for each of the nodes `node`, an array of any shape, whether the node has failed in step t.
+        """Returns for each node in `node` whether it has failed in step t.
 
-        `seed` is the seed of each world, in a shape that broadcasts to the shape of `node`.
+        `seed` is the seed of each world (replicate of a fold), in a shape that broadcasts to the shape of `node`.
         """
         out = np.zeros(node.shape, dtype=np.bool_)
         if self.node:
@@ -121,7 +123,7 @@ class Outages(NamedTuple):
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
         """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
-        `seed` is the seed of each world, in a shape that broadcasts to the shape of `a` and `b`.
+        `seed` is the seed of each world (replicate of a fold), in a shape that broadcasts to the shape of `a` and `b`.
         """
         low, high = np.minimum(a, b), np.maximum(a, b)
         out = np.zeros(a.shape, dtype=np.bool_)
@@ -143,7 +145,7 @@ TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribut
 
 
 def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
-    """Returns K independent walks in each world.
+    """Returns K independent random walks in each world (seed of a fold of the data).
 
     The first positions are drawn uniformly, so several walks may start at the same client.
 
@@ -151,9 +153,9 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         graphs: The graph of each world. Several worlds may share a graph.
         models: Number of models, K.
         seeds: The seed of each world.
-        transition: The rule that says whether a model moves to a neighbor. The neighbor is drawn uniformly. With
-            `uniform` the model always moves. With `lazy` it moves with probability 1/2. With `metropolis` the
-            probability is such that all clients are visited equally often in the long run.
+        transition: The rule by which a model moves to a neighbor, which is drawn uniformly. With `uniform` the model
+            always moves. With `lazy` it moves with probability 1/2. With `metropolis` all clients are visited equally
+            often in the long run.
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
@@ -189,7 +191,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
 
 def walk_schedule(walk: Walk) -> Schedule:
-    """Returns a schedule in which the client that holds a model trains the model, unless the client has failed."""
+    """Returns a schedule in which each model is trained by the client that has it, unless this client has failed."""
 
     def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)
@@ -200,10 +202,10 @@ def walk_schedule(walk: Walk) -> Schedule:
 
 
 def walk_traffic(walk: Walk, clients: Clients, compress: Compress) -> Traffic:
-    """Returns a function that computes the bytes that each job sends and receives, `[J]` each.
+    """Returns a function that computes how many bytes each of J jobs sends, and how many it receives.
 
-    A job sends its model only if the model then goes to a different client. It receives its model only if the model
-    comes from a different client. Tiers may compress differently.
+    A model that stays with its client is neither sent nor received. Tiers (classes of devices) may compress
+    differently.
     """
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:

@@ -1,7 +1,8 @@
 """Defines schedules, which decide which client trains which model in a round.
 
-A schedule is a function (round, state) -> `Plan`. A *world* is one seed of one fold of the data. A *slot* is a position
-among the participants of a round, and an *age* is K consecutive rounds.
+A schedule is a function that takes the round and the state and returns a `Plan`, the jobs of the round. A *world* is
+one seed of one fold of the data. A *slot* is a position among the participants of a round. An *age* is K consecutive
+rounds, where K is the number of models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +27,13 @@ from fedray.own_code.user_code import name_callable
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]], write: Remember) -> Method:
     """Returns the method with additional tensors in its state.
 
-    The method's functions receive states without the additional tensors.
+    The method's own functions do not see the additional tensors.
 
     Args:
         method: Any method with a server.
-        first: For each additional tensor, its name and a function that makes the tensor before the first round.
-        write: Updates the additional tensors in the state after each round, after the method's function `remember`.
+        first: For the name of each additional tensor, a function that makes it before the first round.
+        write: The function that updates the additional tensors after each round. It is called after the method's own
+            function `remember`.
 
     Example:
         >>> import torch
@@ -72,9 +74,10 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
 
 
 def remember_losses(method: Method, worlds: int, clients: int) -> Method:
-    """Returns the method with a tensor of last losses in its state.
+    """Returns the method with one more tensor in its state: the last loss of each client on each model.
 
-    The tensor is `job_loss` `[worlds, N, K]`. An entry is NaN until the client has trained the model.
+    The tensor is `job_loss`, `[worlds, N, K]` for N clients and K models. An entry is NaN until the client has trained
+    the model.
 
     Example:
         >>> import fedray
@@ -89,7 +92,7 @@ def remember_losses(method: Method, worlds: int, clients: int) -> Method:
 
 
 def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
-    """Returns the state with the mean training losses `[J]` of a round's jobs written into `job_loss`."""
+    """Writes the mean training loss of each of a round's J jobs into the tensor `job_loss`, and returns the state."""
     losses = state.extra["job_loss"].clone()
     losses[plan.world, plan.client, plan.model] = torch.from_numpy(loss).float()
     return state._replace(extra={**state.extra, "job_loss": losses})
@@ -98,13 +101,13 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 def find_odds(loss: FloatArray) -> FloatArray:
     """Returns the odds (relative probabilities) with which clients draw their models.
 
-    The odds equal the losses. A negative log-likelihood can be negative, because a density may be above 1. If a client
-    has a negative loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. These odds do not depend
-    on the unit of the target.
+    The odds equal the losses. A loss can be negative, because a density may be above 1. If a client has a negative
+    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. These do not depend on the unit of the
+    target.
 
     Args:
-        loss: Last loss of each client on each model, `[P, K]`. NaN means that the client has not trained the model. The
-            model then has the largest odds.
+        loss: Last loss of each of P clients on each of K models, `[P, K]`. NaN means that the client has not trained
+            the model. Such a model has the largest odds.
 
     Returns:
         The odds `[P, K]`, above 0.
@@ -128,9 +131,10 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Returns for a world: each client's last loss, the round of each of these losses, `[N]` each, and Oort's pace.
+    """Reads the memory of a client selection. Returns each client's last loss, the round of this loss, and Oort's pace.
 
-    A state without the memory of `remember_clients`, or None, means that no client has trained yet.
+    Losses and rounds are `[N]`, for the `number` N of clients. The pace is a percentile of the clients' durations. If
+    the state is None, or has no memory of `remember_clients`, no client has trained yet.
 
     Example:
         >>> read_memory(None, world=0, number=2)
@@ -143,11 +147,12 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with a memory for client selection in its state.
+    """Returns the method with three more tensors in its state. Rules that choose clients by loss or speed read them.
 
-    The memory consists of three tensors. `client_loss` `[R, N]` holds the last loss of each client, and `client_round`
-    `[R, N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile, and then the utility of each of
-    the last `2 WINDOW` rounds. The function `sizes` returns the number of training samples of each client of a world.
+    There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client, and `client_round` `[R,
+    N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the utility
+    of each of the last `2 WINDOW` rounds. The function `sizes` takes a world and returns each client's number of
+    training samples.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -169,8 +174,8 @@ def write_memory(
         state: The state, with the memory of `remember_clients`.
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
-        sizes: A function: world -> the number of training samples of each client, `[N]`.
-        window: Number of rounds between two possible changes of the pace.
+        sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
+        window: Every `window` rounds the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -199,7 +204,7 @@ class Drawn(NamedTuple):
 
     Attributes:
         client: Ids of the participants, `[P]`.
-        slot: Index of the slot that each participant fills, `[P]`.
+        slot: Slot of each participant, `[P]`. A slot is a position among the participants, which may own a permutation.
     """
 
     client: IntArray
@@ -224,16 +229,16 @@ Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> the
 
 
 class Informed(NamedTuple):
-    """A participation rule that uses the state, for example the losses of earlier rounds.
+    """A rule that chooses the participants of a round from the state, for example by the losses of earlier rounds.
 
     Attributes:
-        choose: A function (round of a world, state) -> the participants. The state may be None.
+        choose: A function that takes a `WorldRound` and the state, which may be None, and returns the participants.
     """
 
     choose: Callable[[WorldRound, State | None], Drawn]
 
     def __call__(self, seed: int, t: int) -> Drawn:
-        """Returns the participants that are chosen without a state."""
+        """Returns the participants if there is no state."""
         return self.choose(WorldRound(seed, t, 0), None)
 
 
@@ -244,7 +249,7 @@ Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntAr
 def share_out(clients: Clients, number: int) -> list[int]:
     """Returns how many of `number` participants come from each tier, in proportion to the sizes of the tiers.
 
-    The results add up to `number`. They are rounded by largest remainders.
+    The results add up to `number`: the shares with the largest fractional parts are rounded up.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -256,17 +261,17 @@ def share_out(clients: Clients, number: int) -> list[int]:
 
 
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
-    """Returns the number of clients of each tier that are invited to a round.
+    """Returns how many clients of each tier (class of devices) are invited to a round.
 
-    A tier's result is `factor` times the number of its clients that the round waits for (`per_tier`). The result is
-    rounded up, and at most the size of the tier.
+    The round waits for `per_tier` clients of each tier. `factor` times as many are invited, rounded up, and at most all
+    clients of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Restricts a participation rule to the clients of a group. The remaining participants keep their slots.
+    """Restricts the participants to the clients of a group. They keep their slots (positions among all participants).
 
     `members` takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
 
@@ -286,7 +291,10 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
-    """Returns the participants of all tiers, in the order of the tiers. Slots are numbered in this order."""
+    """Joins the participants of each tier.
+
+    Their slots (positions among all participants) are numbered in this order.
+    """
     client = np.concatenate(picked).astype(np.int64)
     return Drawn(client, np.arange(len(client)))
 
@@ -298,10 +306,11 @@ def invite_all(clients: Clients) -> Participation:
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
-    """Returns the participation rule that draws `per_tier[c]` clients of tier c in every round.
+    """Returns the participation rule that draws `per_tier[c]` clients of tier c (a class of devices) in every round.
 
-    Clients are drawn without replacement, with equal probabilities within a tier. Slots are ordered by tier, and within
-    a tier by client id, so a slot always belongs to the same tier. If all clients take part, client i fills slot i.
+    Clients are drawn without replacement, with equal probabilities within a tier. The slot of a client is its position
+    among all participants, ordered by tier and then by client id. So a slot always belongs to the same tier. If all
+    clients take part, client i has slot i.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -317,13 +326,13 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
 
 
 def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """Returns the participation rule that draws one client from each stratum in every round.
+    """Returns the participation rule that draws one client from each stratum (set of clients) in every round.
 
-    Tier c is split at random into `per_tier[c]` strata, which are sets of clients. All clients of a stratum share one
+    Tier c (a class of devices) is split at random into `per_tier[c]` strata. All clients of a stratum share one
     permutation (preprint of Fed-ensemble; SHEFL section 4). If the strata of a tier have equal sizes, they are drawn
-    once. Otherwise the sizes differ by one client, and clients of smaller strata are drawn with higher probability.
-    Such strata are drawn again in every age of K = `models` rounds, so over many ages all clients are drawn equally
-    often.
+    once. Otherwise their sizes differ by one client, and a client of a smaller stratum is drawn with higher
+    probability. Such strata are drawn again every K = `models` rounds, so that in the long run all clients are drawn
+    equally often.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -349,23 +358,23 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the participant of each job, and the index of the job among the participant's jobs, `[J]` each.
+    """Returns for each of J jobs its participant, and its number among the participant's jobs.
 
-    `m` holds the number of jobs of each participant, `[P]`.
+    `m` is the number of jobs of each participant, `[P]`.
     """
     who = np.repeat(np.arange(len(m)), m)
     return who, np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)
 
 
 def permutation(models: int, rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which each client (or slot) trains the models in a random order (Fed-ensemble).
+    """Returns the assignment rule by which each client trains the models in a random order (Fed-ensemble).
 
-    In every round t with `t mod K = 0` each client draws a uniform permutation P. In round t the client trains the
-    model `P[t mod K]`, so it trains every model exactly once in every age. A client of a tier with m models per round
+    In every round t with `t mod K = 0` each client draws a uniform permutation P of the K models. In round t it trains
+    the model `P[t mod K]`. So it trains every model exactly once in K rounds. If its tier has m models per round, it
     trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
-    `rows` names the owner of a permutation: a `client`, a `slot`, or a `stratum`. A stratum is a slot that is always
-    filled from the same set of clients.
+    `rows` names the owner of a permutation: a `client`, a `slot` (a position among the participants), or a `stratum` (a
+    slot that is always filled from the same set of clients).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -380,10 +389,10 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 
 
 def balanced(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which each participant follows a shifted copy of one common permutation.
+    """Returns the assignment rule that gives all models the same number of jobs, as far as possible.
 
-    The permutation is drawn in every age. The shifts are cyclic, so in a round the numbers of jobs of any two
-    models differ by at most 1.
+    All participants follow one permutation of the K models, each with a different cyclic shift. It is drawn every K
+    rounds. In a round, the numbers of jobs of two models differ by at most 1.
     """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -406,10 +415,10 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 
 
 def adaptive(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which a client more often trains the models that have a high loss on its samples.
+    """Returns the assignment rule by which a client more often trains models with a high loss on its samples.
 
-    A client draws its models with the odds that `find_odds` computes from its last losses (future work of the preprint
-    of Fed-ensemble, section 6).
+    A client draws models at random. `find_odds` computes their odds from the client's last losses (future work of the
+    preprint of Fed-ensemble, section 6).
     """
 
     def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -436,7 +445,7 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 def schedule(
     clients: Clients, models: int, seeds: Sequence[int], participation: Participation | Informed, assignment: Assignment
 ) -> Schedule:
-    """Joins a participation and an assignment rule into a schedule over all worlds.
+    """Joins a participation rule and an assignment rule into a schedule for all worlds (seeds of the folds).
 
     `seeds` holds the seed of each world. Replicate r has seed `seed + r` in fold 0, and a different seed in each
     further fold.
@@ -468,11 +477,11 @@ def schedule(
 
 
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
-    """Adds checks to a user's kind of schedule. The checks report each mistake in one line.
+    """Adds checks to a user's kind of schedule. An error is one line that names the mistake.
 
     A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
-    a permutation (`client`, `slot` or `stratum`). `where` is the name of the schedule in messages. Empty means
-    `schedule.kind` with the name of the function.
+    a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If it is empty, they begin with
+    `schedule.kind` and the name of the function.
 
     Example:
         >>> def first_model(models, rows):
@@ -512,7 +521,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule with one job per participant. The job has model 0 until the participant chooses."""
+    """Returns the assignment rule that gives each participant one job. It has model 0 until the participant chooses."""
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
@@ -521,11 +530,11 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 
 
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
-    """Returns the plan in which each client trains the model with the smallest loss on the client's training samples.
+    """Returns the plan in which each client trains the model with the smallest loss on its training samples.
 
-    If several models have the smallest loss, the client trains the first of them. `losses` holds the mean loss of each
-    model at the client of each job, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its
-    job keeps the model of `plan`.
+    Among equal losses, the first model is taken. `losses` holds the mean loss of each of K models at the client of each
+    of J jobs, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its job keeps the model of
+    `plan`.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))

@@ -1,9 +1,9 @@
-"""Defines rules that choose the participants of a round by their data, their losses, or their speed.
+"""Defines rules that choose the clients of a round by their numbers of samples, their losses, or their speed.
 
-A rule chooses among the clients of one tier, so every tier keeps its share of the participants. The rule uses only
-facts that a server knows. The server knows the number of samples of every client. A client *counts* in a round if the
-server uses its upload. After a client has counted in a round, the server also knows the last such round, the client's
-mean training loss in it, and how long a round of the client takes. A *world* is one seed of one fold of the data.
+A rule chooses among the clients of one tier (class of devices), so every tier keeps its share of the participants. The
+rule uses only facts that a server knows. The server knows the number of samples of every client. A client *counts* in a
+round if the server uses its upload. The server then also knows the last such round, the client's mean training loss in
+it, and how long a round of the client takes. A *world* is one seed of one fold of the data.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -27,18 +27,18 @@ Generator = np.random.Generator
 
 
 class KnownClients(NamedTuple):
-    """The facts that a server knows about the n clients of a tier when a round begins.
+    """The facts that a server knows about the n clients of a tier (class of devices) when a round begins.
 
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted, `[n]`. NaN means that the client has
-            never counted.
+        loss: Mean training loss in the last round in which the client counted (the server used its upload), `[n]`. NaN
+            means that the client has never counted.
         last: Number of the last round in which the client counted, `[n]`, from 1. 0 means that there is no such round.
-        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the client has never counted,
-            so the server does not know its speed. The field is None if the rule does not need the seconds.
+        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know them,
+            because the client has never counted. The field is None if the rule does not use seconds.
         round: Number of the round that begins, from 1.
-        pace: Percentile of the known seconds that a round should not exceed (Oort).
+        pace: A percentile of the known seconds. A round should not take longer (Oort).
     """
 
     client: IntArray
@@ -55,9 +55,9 @@ Rule = Callable[[KnownClients, int, Generator], IntArray]
 
 
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
-    """Draws indices `[number]` without replacement, with probabilities in proportion to their weights.
+    """Draws `number` indices of `weight` without replacement. Probabilities are in proportion to the weights.
 
-    Indices of weight 0 are drawn only after all other indices. Source: Efraimidis and Spirakis 2006.
+    Indices with weight 0 are drawn only after all others. Source: Efraimidis and Spirakis 2006.
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
@@ -68,10 +68,9 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 
 
 def by_examples() -> Rule:
-    """Returns a rule that draws clients with probabilities in proportion to their numbers of samples.
+    """Returns a rule that draws clients in proportion to their numbers of samples.
 
-    Source: Li et al. 2020 (FedProx, Algorithm 2), where clients are drawn with replacement. This rule draws without
-    replacement.
+    Source: Li et al. 2020 (FedProx, Algorithm 2). The paper draws with replacement, this rule without.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -81,12 +80,12 @@ def by_examples() -> Rule:
 
 
 def power_of_choice(candidates: int | None = None) -> Rule:
-    """Returns a rule that draws d candidates and takes the candidates with the largest known losses.
+    """Returns a rule that draws some candidates, and takes those with the largest known losses.
 
-    The candidates are drawn with probabilities in proportion to their numbers of samples. Candidates that have never
-    trained are taken first. The loss of a client is the loss that it sent with its last upload, so candidates need not
-    compute anything (the paper's variant rpow-d). `candidates` is d, at least the number of participants. None means
-    twice as many candidates as participants.
+    Candidates are drawn in proportion to their numbers of samples. Those that have never trained are taken first. The
+    loss of a client is the one that it sent with its last upload, so candidates compute nothing (the paper's variant
+    rpow-d). `candidates` is their number, at least the number of participants. None means twice as many as
+    participants.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix).
     """
@@ -101,20 +100,21 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 
 
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
-    """Returns the rule Oort: selection by statistical utility and speed, with exploration.
+    """Returns the rule Oort.
 
-    A client i that has trained has the utility `u_i = n_i loss_i`. Utilities are clipped at their 95th percentile and
-    divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the current round and t_i the
-    last round in which the client counted. A round of the client takes `s_i` seconds. If `s_i` is more than the
-    preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
+    It prefers fast clients with large losses, and also explores clients that have never trained.
 
-    Participants are drawn with probabilities in proportion to the result. A client can be drawn only if its result is
-    at least 0.95 times the smallest result among the clients that would be chosen by rank. A fraction `max(0.2,
-    exploration 0.98^t)` of the participants are clients that have never trained. These clients are drawn with equal
-    probabilities.
+    A client i that has trained has the utility `u_i = n_i loss_i`, where n_i is its number of samples. Utilities are
+    clipped at their 95th percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t
+    is the current round, and t_i is the last round in which the server used the client's upload. A round of the client
+    takes `s_i` seconds. If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
+
+    Participants are drawn in proportion to the result. A client can be drawn only if its result is at least 0.95 times
+    the smallest result among the clients that would be chosen by rank. A fraction `max(0.2, exploration 0.98^t)` of the
+    participants are clients that have never trained. They are drawn with equal probabilities.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
-    compared with the utility of the 20 rounds before. If the newer utility is not larger, the percentile rises by 10.
+    compared with that of the 20 rounds before. If it is not larger, the percentile rises by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
@@ -135,9 +135,9 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: The fraction of new clients among the participants is `exploration 0.98^t`, and at least 0.2. With
-            0, new clients are chosen only if there are too few other clients.
-        penalty: The exponent by which slow clients lose utility (alpha of the paper).
+        exploration: Fraction of clients among the participants that have never trained. In round t it is `exploration
+            0.98^t`, and at least 0.2. With 0, they are chosen only if there are too few others.
+        penalty: The exponent of T / s_i, by which slow clients lose utility (alpha of the paper).
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
@@ -165,8 +165,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 def draw_in_turn(clients: Clients, number: int) -> Participation:
     """Returns a participation rule that takes the clients in turn, in the order of their ids.
 
-    The rule does not look at tiers. Over many rounds each tier still takes part in proportion to its size. `number` is
-    the number of participants of a round.
+    `number` is the number of participants of a round. Over many rounds each tier (class of devices) takes part in
+    proportion to its size.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -182,14 +182,13 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
 
 
 def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Participation:
-    """Returns a participation rule that keeps the same participants for an age (K rounds).
+    """Returns a participation rule that keeps the same participants for K rounds (an age).
 
-    The clients of a tier form a circle in a random order, which is drawn once. Each age takes the next clients of the
-    circle. Under the permutation schedule a participant therefore trains every model exactly once in an age, whether a
-    permutation belongs to a client or to a slot. At any time, the numbers of ages in which two clients of a tier have
-    taken part differ by at most 1.
+    The clients of a tier (class of devices) form a circle in a random order, which is drawn once. Each age takes the
+    next clients of the circle. So under the permutation schedule a participant trains every model exactly once in an
+    age. At any time, the numbers of ages in which two clients of a tier have taken part differ by at most 1.
 
-    `per_tier` is the number of participants of each tier, and `models` is K.
+    `per_tier` is the number of participants of each tier, and `models` is the number of models, K.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -215,17 +214,18 @@ def choose_clients(
     sizes: Callable[[int], IntArray],
     seconds: Callable[[int], FloatArray] | None = None,
 ) -> Informed:
-    """Returns a participation rule that chooses the clients of each tier by a selection rule.
+    """Returns a participation rule that chooses the clients of each tier (class of devices) by a rule such as Oort.
 
-    Slots are ordered by tier, as in a uniform draw, so a slot always belongs to the same tier.
+    Participants are ordered by tier, as in a uniform draw, so a position (slot) always belongs to the same tier.
 
     Args:
-        clients: The population of clients.
+        clients: All clients.
         per_tier: Number of participants of each tier.
         rule: The selection rule.
         sizes: A function: world -> the number of training samples of each client, `[N]`.
-        seconds: A function: world -> the seconds that a round of each client takes, `[N]`. The rule receives only the
-            seconds of clients that have counted in a round. None means that the rule does not use seconds.
+        seconds: A function that takes a world and returns how many seconds a round of each client takes, `[N]`. The
+            rule receives only the seconds of clients whose uploads the server has used. None means that the rule does
+            not use seconds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
@@ -248,7 +248,10 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 
 
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
-    """Returns the error in the `number` clients that a user's rule chose. None means that there is no error."""
+    """Returns what is wrong with the clients that a user's rule has chosen, or None.
+
+    It must choose `number` of `known`.
+    """
     chosen = np.asarray(found)
     fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)
     if fine and len(np.unique(chosen)) == number and np.isin(chosen, known.client).all():

@@ -1,4 +1,4 @@
-"""Defines servers, which turn the uploads of a round into the next state, and optimizers of servers."""
+"""Defines servers, which turn the uploads of a round into the next state, and optimizers for servers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Rows:
     """The order of the M models in the state. Model k of world w is row `w * models + k`.
 
     Attributes:
-        worlds: Number of worlds. A world is one seed of one fold of the data.
+        worlds: R, the number of worlds. A world is one seed of one fold of the data.
         models: K, the number of models.
     """
 
@@ -32,11 +32,14 @@ class Rows:
 
     @property
     def number(self) -> int:
-        """Returns M, the number of rows of the state."""
+        """Returns M, the number of models in all worlds."""
         return self.worlds * self.models
 
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
-        """Returns the row of each upload in the state, `[J]`. If `tiers` is above 1, it is `row * tiers + tier`."""
+        """Returns the row of each upload's model in the state, `[J]`.
+
+        If `tiers` is above 1, it is `row * tiers + tier`.
+        """
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
@@ -48,14 +51,14 @@ def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
 
 
 def no_extra(_models: Tensor) -> dict[str, Tensor]:
-    """Returns an empty dictionary. This function is the `init` of servers that keep only the models in the state."""
+    """Returns an empty dictionary. It is `Server.init` of servers that keep only models in the state."""
     return {}
 
 
 def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
     """Returns the server that replaces each model by the mean of its uploads (Fed-ensemble, Remark 1).
 
-    The uploads of a model are the uploads of jobs that trained this model. A model without uploads stays unchanged.
+    The uploads of a model come from the jobs that trained it. A model without uploads does not change.
 
     Example:
         >>> delta, one = torch.tensor([[1.0], [3.0]]), np.array([0, 1])
@@ -78,9 +81,9 @@ def mean(rows: Rows, weighting: Weighting = "uniform") -> Server:
 
 
 def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
-    """Returns a server that averages the deltas of each tier, and then averages over tiers (SHEFL section 3.3).
+    """Returns a server that averages the deltas of each tier, and then the tiers' means (SHEFL section 3.3).
 
-    Tiers without an upload of a model do not count for this model.
+    Tiers are classes of devices. A tier without an upload of a model does not count for this model.
     """
 
     def reduce(uploads: Uploads) -> Stats:
@@ -98,15 +101,15 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
-    """Returns SHEFL's server by eq. 2 as printed in the paper, which multiplies sums of deltas by coefficients.
+    """Returns SHEFL's server by eq. 2 as the paper prints it. It multiplies sums of deltas by coefficients.
 
-    HPC is the tier that trains several models per round, and LPC the tier that trains one model. H and L are the
-    numbers of their clients in the round. The sum of the deltas of HPC is multiplied by `a_h = (H + L) / (2 K) * L /
-    H`, and the sum of the deltas of LPC by `a_l = (H + L) / 2`. The total is divided by H + L. The server equals
-    `by_tier` if and only if L = K and one client of LPC trained this model.
+    HPC is the class of devices (tier) that trains several of the K models per round, and LPC is the one that trains one
+    model. H and L are the numbers of their clients in the round. The sum of HPC's deltas is multiplied by `a_h = (H +
+    L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is divided by H + L. A model is
+    the same as with `by_tier` if and only if L = K and one client of LPC trained the model.
 
     Raises:
-        BadInput: The tiers are not one tier of several models per round and one tier of a single model.
+        BadInput: There must be two tiers: one that trains several models per round, and one that trains a single model.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -132,7 +135,7 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 
 
 def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns the weighted sum of the deltas of each group, and the statistics of `group_totals`.
+    """Returns the weighted sum of the deltas of each group of uploads, and the statistics of `group_totals`.
 
     The arguments are those of `group_totals`.
     """
@@ -141,7 +144,7 @@ def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) ->
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns each group's total weight of uploads, `[G]`, and each group's largest counters (integer buffers).
+    """Returns for each of G groups the total weight of its uploads, and the largest value of each integer buffer.
 
     Upload j has the integer weight `weight[j]` and belongs to group `group[j]`, from 0 to G - 1.
     """
@@ -154,12 +157,12 @@ def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -
 
 
 def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
-    """Returns the state with a delta added to each model, and with merged counters (`merge_counters`).
+    """Adds a delta to each model, merges the integer buffers (`merge_counters`), and returns the state.
 
     Args:
         state: The state before the step.
         delta: The change of each model, `[M, d]` float64.
-        stats: The statistics of the round. They may hold the largest counters.
+        stats: The statistics of the round. They may hold the largest value of each integer buffer.
     """
     before = state.models.numpy()
     models = np.empty_like(before)
@@ -168,14 +171,14 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the counters `[M, c]` after a round. Each is the largest of its old value and the uploads' values."""
+    """Returns the integer buffers `[M, c]` after a round: the largest of the old value and the uploads' values."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns statistics that hold a value for each upload, for servers that need each upload separately.
+    """Returns statistics that hold a value for each upload. Servers that need every single upload use them.
 
     The values `[J, ...]` are stored by (world, model, client).
     """
@@ -184,7 +187,7 @@ def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """Returns for each row of the state a list of (client, value) of the kept uploads.
+    """Groups kept uploads by model. Returns for each row of the state a list of (client, value).
 
     Rows and clients are in ascending order.
 
@@ -199,16 +202,16 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 
 
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
-    """Returns the state after an inner server's step, and the change of the trainable parameters, `[M, p]` float64.
+    """Returns the state after the step of `base`, and the change of the trainable parameters, `[M, p]` float64.
 
-    The p trainable parameters of a model come first.
+    `trainable` is p, the number of trainable parameters of a model. They come first.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after` with other trainable parameters: the parameters of `state`, plus a change.
+    """Returns the state `after` with other trainable parameters: those of `state` plus a change.
 
     Args:
         state: The state before the round.
@@ -233,7 +236,7 @@ _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """Returns the server that adds the center `[d]` of a model's deltas `[n, d]` to the model.
+    """Returns a server that adds to each model the center (such as the median) of its n deltas.
 
     All uploads have the same weight.
     """
@@ -256,9 +259,9 @@ def robust_server(rows: Rows, center: Center) -> Server:
 
 
 def median(x: Tensor) -> Tensor:
-    """Returns the median of each coordinate of n deltas `[n, d]` (Yin et al. 2018, Alg. 1, option I).
+    """Returns the median of n deltas `[n, d]` in each coordinate, `[d]` (Yin et al. 2018, Alg. 1, option I).
 
-    For an even n the median is the mean of the middle two values.
+    If n is even, the median is the mean of the two middle values.
 
     Example:
         >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -269,10 +272,12 @@ def median(x: Tensor) -> Tensor:
 
 
 def trimmed_mean(b: int) -> Center:
-    """Returns a center that is, for each coordinate, the mean without the b largest and the b smallest values.
+    """Returns a function that averages n deltas in each coordinate.
 
-    Source: Yin et al. 2018, option II. With fewer than 2 b + 1 uploads, as many values as possible are dropped on both
-    sides, and the result is the median.
+    The b largest and the b smallest values are left out.
+
+    Source: Yin et al. 2018, option II. If there are fewer than 2 b + 1 deltas, as many values as possible are left out,
+    and the result is the median.
 
     Example:
         >>> trimmed_mean(1)(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
@@ -287,19 +292,20 @@ def trimmed_mean(b: int) -> Center:
 
 
 def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Sorts each column of a matrix `[n, d]`, applies `score` to the sorted columns, and returns `[d]` float64."""
+    """Sorts each column of a matrix `[n, d]`, and applies `score` to the sorted columns. Returns `[d]` float64."""
     parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
     return torch.cat(parts)
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """Returns the center Krum: the upload with the smallest sum of squared distances to its nearest other uploads.
+    """Returns the function Krum. It takes n deltas and returns the one that is nearest to the others.
 
-    The sum is over the n - f - 2 nearest other uploads. With `multi`, the center is the mean of the n - f uploads with
-    the smallest sums. Distances are computed from the trainable parameters. The guarantee of the paper needs
-    n >= 2 f + 3 uploads of a model. With fewer uploads, the sum is over at least one other upload.
+    The chosen delta has the smallest sum of squared distances to its n - f - 2 nearest others (to one, if n is too
+    small). If `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The guarantee of the
+    paper needs n >= 2 f + 3.
 
-    `f` is the number of bad uploads that the center tolerates. The first `trainable` parameters of a model are trained.
+    `f` is the number of bad deltas that are tolerated. Distances are computed from the first `trainable` values of a
+    delta, which are the trainable parameters.
 
     Source: Blanchard et al. 2017, section 4.
 
@@ -343,22 +349,22 @@ def with_optimizer(
     tau: float = TAU,
     schedule: RateSchedule | None = None,
 ) -> Server:
-    """Returns a server with an optimizer, whose pseudo-gradient `g` is the models' change by an inner server's step.
+    """Returns a server with an optimizer. Its pseudo-gradient `g` is the change of the models by the step of `base`.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
-      result is the result of the inner server.
+      result is that of `base`.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
       + tau)`. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
       sign(v - g^2)`.
 
     Args:
-        base: The inner server.
+        base: The server whose step gives the pseudo-gradient.
         rows: The order of the models in the state.
         trainable: Number of trainable parameters of a model, which come first. Only these are changed.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
-        tau: The constant that is added in the denominator of `adam` and `yogi`, above 0.
+        tau: The constant in the denominator of `adam` and `yogi`, above 0.
         schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
 
     Example:
@@ -399,7 +405,7 @@ CONTROL = "broadcast/control"  # name of the tensor in `State.extra` with SCAFFO
 
 
 def zero_buffers(rows: Tensor, p: int) -> Tensor:
-    """Returns vectors `[W, d]` whose entries after the first p are 0.
+    """Returns the vectors `[W, d]` with 0 in all entries after the first p.
 
     These entries belong to float buffers, which have no gradient to correct.
 
@@ -417,20 +423,22 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
 def feddyn_server(
     base: Server, rows: Rows, clients: int, alpha: float, trainable: int, *, held: Callable[[int], Tensor] | None = None
 ) -> Server:
-    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, where h is the mean of all N clients' corrections.
+    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`.
 
-    A client with the upload u changes its correction by `-alpha (u - w)`. So h changes by `-alpha n / N` times the mean
-    delta of the n uploads.
+    Here h is the mean of the corrections of all N clients.
+
+    A client that uploads the model u changes its correction by `-alpha (u - w)`. So h changes by `-alpha n / N` times
+    the mean delta of the n uploads.
 
     Args:
-        base: The inner server, which merges the uploads.
+        base: The server that averages the uploads.
         rows: The order of the models in the state.
         clients: Number of clients, N.
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p, which come first. Only these are corrected.
-        held: A function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64. n is
-            then counted for each parameter: it is the number of uploads in which the parameter was trained. None means
-            that all parameters were trained in all uploads.
+        held: A function that takes a round and returns which parameters each of T tiers (classes of devices) trains: 1
+            or 0, `[T, d]` float64. For each parameter, n is then the number of uploads in which it was trained. None
+            means that all tiers train all parameters.
     """
     tiers = 1 if held is None else len(held(0))
 
@@ -454,10 +462,10 @@ def feddyn_server(
 
 
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
-    """Returns SCAFFOLD's server, which keeps the control variate c and sends it to the clients with the models.
+    """Returns SCAFFOLD's server. It keeps the control variate c, which clients receive with the models.
 
-    The change of c is 1/N times the sum of the changes of the clients' control variates. The inner server `base` merges
-    the uploads.
+    c changes by 1/N times the sum of the changes of the clients' control variates. The server `base` averages the
+    uploads.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
