@@ -370,7 +370,10 @@ def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
 
 
 def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Returns the folders among some paths. Leaves out YAML files of a table's cells, which `cells/*` matches, too."""
+    """Leaves YAML files out of some paths, unless all are such files.
+
+    The pattern `cells/*` of a table matches them, too.
+    """
     return tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
 
 

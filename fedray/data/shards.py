@@ -286,7 +286,7 @@ class StoredShards:
     """The clients' samples of a stored data set. `Shards` describes the methods.
 
     Attributes:
-        dealt: The samples that clients and the server hold in every world.
+        dealt: The samples that clients and the server hold in every world (a seed of a fold).
         original: The data set before copies were made. `data` may hold several copies of each sample
             (`fedray.data.deal`).
     """
@@ -337,7 +337,10 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Sets the true clusters of clients by a value of each sample, `[n]`, which all samples of a client share."""
+        """Sets the true clusters of clients from a value for each sample, `[n]`.
+
+        All samples of a client have the same value.
+        """
         known = np.unique(values, return_inverse=True)[1]
         each = [np.minimum(cut.offsets[:-1], len(cut.rows) - 1) for cut in self.dealt.owned]
         self._clusters = self._of_clients(
@@ -363,7 +366,7 @@ class StoredShards:
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
-        """Returns arrays that describe the partitions of all worlds, for digests.
+        """Returns arrays that describe the partitions of all worlds. Digests are computed from them.
 
         They hold the samples of the clients and of the server, the numbers of samples, and wrong labels.
         """
@@ -411,10 +414,7 @@ class StoredShards:
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices of the test samples in the copy of the client's group.
-
-        None means that there are no copies.
-        """
+        """Returns the indices of the test samples in the copy of the client's group. Without copies, returns None."""
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self.data_folds[world]][1] if self.data.folds else self.data.test.y

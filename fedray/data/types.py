@@ -97,7 +97,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 
 
 def _share(found: Range, train: Range) -> float:
-    """Returns by how much the range of the columns is larger than in training, as the median of their ratios.
+    """Divides the range of each column by its range in training, and returns the median of the ratios.
 
     Only columns that vary count. The result is 1 if fewer than two columns vary.
     """
@@ -209,7 +209,7 @@ Moments = tuple[NDArray[np.float32], NDArray[np.float32]]  # mean and standard d
 
 
 def column_moments(values: NDArray[Any]) -> Moments:
-    """Returns the mean and the population standard deviation of each column of `[n, f]`.
+    """Returns the mean and the population standard deviation of each column of an array `[n, f]`.
 
     The standard deviation of a constant column is given as 1.
 

@@ -338,6 +338,6 @@ def ask_cluster(address: str) -> "list[Node]":
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
-    """Returns the number of GPUs that a Ray on this machine reports: the real one, or the result of `pretend_gpus`."""
+    """Returns how many GPUs Ray reports on this machine: their real number, or the one that `pretend_gpus` sets."""
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

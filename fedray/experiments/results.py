@@ -355,7 +355,7 @@ class Run:
         """Opens a run directory. If the run was started with Python objects, use `fedray.load` instead.
 
         Args:
-            path: The run directory, the argument `out` of the run.
+            path: The run directory, which was the argument `out` of the run.
 
         Raises:
             BadInput: `path` is no run directory.
@@ -426,7 +426,7 @@ class Run:
 
     @property
     def client_scores(self) -> pa.Table:
-        """The table of single clients' scores: one row per evaluated round, replicate, fold and recorded client.
+        """The table of single clients' scores. It has a row per evaluated round, replicate, fold and client.
 
         Raises:
             FedrayError: The scenario has no `evaluate.clients`.
@@ -644,7 +644,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """Returns the predictor of the newest checkpoint, which is kept until there is a newer checkpoint."""
+        """Returns the predictor of the newest checkpoint. It is used again until there is a newer checkpoint."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that still trains removes older checkpoints

@@ -484,7 +484,7 @@ def run_table(
 
 
 def split_names(text: str, known: Sequence[str]) -> list[str]:
-    """Splits names at commas, except at the commas of known names.
+    """Splits a list of names in text form at its commas. Commas inside known names do not count.
 
     Example:
         >>> split_names("a, K = 5, lr = 0.1,iid_*", ["a", "K = 5, lr = 0.1", "K = 5"])

@@ -418,7 +418,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns a SHA-256 digest of the file of each of the user's modules that the given code needs, by module name.
+    """Returns SHA-256 digests of the files of those of the user's modules that the given code needs, by module name.
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
     between the start of a run and its resumption.

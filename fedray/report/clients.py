@@ -342,7 +342,7 @@ def figure_clients(run: ReadRun) -> Figure | None:
 
 
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
-    """Draws a bar for each of the sorted values `[N]`. Many bars touch each other."""
+    """Draws a bar for each of the sorted values `[N]`. If there are many, the bars touch each other."""
     width = 0.84 if len(values) <= 120 else 1.0
     look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > pictures.MOST_VECTOR_MARKS}
     pictures.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
@@ -519,7 +519,7 @@ MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """Draws the sorted drift scores of the clients. Names the clients beyond the threshold."""
+    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high."""
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None

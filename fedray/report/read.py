@@ -286,9 +286,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. If `last` is a
-    round, but the rounds of the run's method cannot be compared with those of other methods, the score is taken at the
-    end, too. `over` is the unit of `last`: rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. Rounds of some
+    methods cannot be compared with those of other methods. For these, a round `last` means the end, too. `over` is the
+    unit of `last`: rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}

@@ -67,7 +67,10 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
 
 
 def pool_clients(scenario: Scenario) -> Scenario:
-    """Returns the scenario. If the method pools the data, the scenario gets a single client with all samples."""
+    """Gives a scenario a single client with all samples, if its method pools the data.
+
+    Returns other scenarios unchanged.
+    """
     if not names.method_spec_of(scenario.method.name).pooled:
         return scenario
     data, number = scenario.data, scenario.clients.number or 1
@@ -216,7 +219,7 @@ def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
 
 
 def _part(tree: Mapping[str, Any], *path: str) -> Any:
-    """Returns a section of a tree, or an empty mapping if the section is absent."""
+    """Returns a section from nested keys, or an empty mapping if the section is absent."""
     at: Any = tree
     for key in path:
         at = at.get(key) if isinstance(at, Mapping) else None
@@ -252,7 +255,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the defaults of a method, with the default tiers adapted to the tiers that a user gives.
+    """Returns the defaults of a method, after adapting their tiers to the tiers that a user gives.
 
     If the user gives a tier that is no default tier, all default tiers that the user does not name are dropped. If the
     user gives a share or a number for any tier, all default shares and numbers are dropped.
@@ -699,7 +702,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[K
 
 
 def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """Returns the tree without a section or a key, or an equal tree if the section or key is absent."""
+    """Returns nested keys without one section or key. If it is absent, returns equal keys."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
         del out[path[0]]

@@ -269,7 +269,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Returns every name of a kind with its description, in the order of lists."""
+    """Returns every name of a kind with its description, in the order of `fedray list`."""
     own = {name: one.text for (other, name), one in _OWN.items() if other == kind}
     return {**{name: spec.text for name, spec in KINDS[kind].specs.items()}, **own}
 
@@ -341,7 +341,7 @@ def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Returns a list of one or several values, or an empty list for None.
+    """Converts one value or several values to a list. None becomes an empty list.
 
     Example:
         >>> as_list(None), as_list("crop"), as_list(("crop", "flip"))

@@ -72,7 +72,7 @@ def _check_value(path: str, key: str, value: Any, check: opt.Check) -> Any:
 
 
 def fold_options(kind: str, path: str, section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns a section with its options collected under `options`, checked, and completed with defaults.
+    """Collects the options of a section under its key `options`. Checks them, and adds defaults.
 
     `fields` has the keys of the section that are no options.
 

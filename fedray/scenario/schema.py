@@ -270,7 +270,7 @@ def section_types() -> Mapping[str, Any]:
 
 
 def section_fields(section: str) -> tuple[str, ...]:
-    """Returns the keys of a section, without `options`."""
+    """Returns the keys of a section. The key `options` is left out."""
     return _list_keys(section_types()[section])
 
 

@@ -110,7 +110,7 @@ def format_share(axis: Any, objective: SweepObjective) -> None:
 
 
 def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> FloatArray:
-    """Returns the position of each trial on the axis of a parameter, or NaN if the parameter is not active."""
+    """Returns the position of each trial on the axis of a parameter, or NaN if the trial does not use the parameter."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
     labels = [format_value(label) for label in parameter.labels]

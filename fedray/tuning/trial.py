@@ -563,7 +563,7 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
 
 
 def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
-    """Runs the trials that are still missing.
+    """Runs the trials that a sweep still lacks.
 
     Before each write, the search calls `confirm_place`, which raises an error if the directory of the sweep was moved
     or deleted.

@@ -212,7 +212,7 @@ def _read_part(  # noqa: PLR0917
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
-    """Yields each encoded picture of a column, with a name of the picture for messages."""
+    """Yields each encoded picture of a column, and the name that messages give it."""
     for row, entry in enumerate(entry for piece in pieces for entry in piece.column(column).to_pylist()):
         if entry is None:
             raise BadInput(f"data.input: row {row} has no picture: drop it")
