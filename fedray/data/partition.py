@@ -122,7 +122,7 @@ def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
 
 
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
-    """Returns the number of each client's samples that are withheld: `size * fraction`, rounded down.
+    """Returns how many samples of each client are withheld: `size * fraction`, rounded down.
 
     A fraction of 0.29 of 100 samples gives 29 samples despite rounding errors.
     """
@@ -202,7 +202,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the cut that gives `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
+    """Returns the `Cut` that gives `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
     return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -566,7 +566,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns the number of clients that hold each class, `[G]`. The numbers add up to `clients * classes`.
+    """Returns the number of clients that hold each of G classes, `[G]`. The numbers add up to `clients * classes`.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """
@@ -633,7 +633,7 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
-    """Sets the shares of full clients to 0, and scales the shares of the other clients to the sum 1, `[N]`.
+    """Sets the shares of clients that are full to 0, and scales the shares of the other clients to the sum 1, `[N]`.
 
     If the shares of all other clients are 0, these clients get equal shares.
     """
@@ -860,5 +860,5 @@ def list_columns(data: Dataset) -> dict[str, Array]:
 
 
 def is_partitioner(thing: Any) -> bool:
-    """Returns whether an object is a partitioner of `flwr_datasets`, without importing that package."""
+    """Returns whether an object is a partitioner of `flwr_datasets`. Does not import that package."""
     return any(f"{one.__module__}.{one.__qualname__}".startswith("flwr_datasets.") for one in type(thing).__mro__)

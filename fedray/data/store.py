@@ -94,7 +94,7 @@ def load_breast_cancer(_root: Path | None) -> Dataset:
 
 @cache
 def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
-    """Reads a table from scikit-learn's own files, without the slow import of scikit-learn."""
+    """Reads a table from scikit-learn's own files. Does not import scikit-learn, which would be slow."""
     home = importlib.util.find_spec("sklearn")
     assert home is not None and home.origin is not None
     table: FloatArray = np.loadtxt(
@@ -583,7 +583,7 @@ def has_data(name: str) -> bool:
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
-    """Reads a data set from its files, without the store. `open_dataset` uses the store and is faster.
+    """Reads a data set from its files. `open_dataset` is faster, because it uses the store on disk.
 
     Args:
         name: Name of the data set, as in the scenario.

@@ -456,7 +456,10 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
 
 
 def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
-    """Returns both parts as arrays, with floating-point inputs in float32, and the constants that were subtracted."""
+    """Converts both parts to arrays, whose floating-point inputs are float32.
+
+    Returns them, and the constants that were subtracted.
+    """
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
         where, given = f"data {name}: {part}", split if isinstance(split, Split) else ()

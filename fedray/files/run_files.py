@@ -39,7 +39,7 @@ def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
 
 
 def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
-    """Writes a JSON object atomically, with a digest of the entries and the file name. NaN and infinity become null.
+    """Writes a JSON object atomically. Adds a digest of entries and file name. NaN and infinity become null.
 
     Example:
         >>> import tempfile
@@ -150,7 +150,7 @@ def read_parquet_files(
 
 
 def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
-    """Returns arrays of a `.npz` file by name, without unpickling anything.
+    """Returns arrays of a `.npz` file by name. Unpickles nothing.
 
     `wanted` has the names of the arrays to read. An array that the file lacks is skipped.
 

@@ -96,7 +96,7 @@ def _unwrap(thing: Any) -> Any:
 
 
 def _list_parts(thing: Any) -> list[Any]:
-    """Lists the functions and classes that an object consists of, such as a partial or a callable object."""
+    """Lists the functions and classes of which an object (such as a partial) consists."""
     parts = [thing, *list_nested(thing)]
     owners = [part.__self__ for part in parts if isinstance(part, MethodType)]
     arguments = [one for part in parts if isinstance(part, partial) for one in (*part.args, *part.keywords.values())]
@@ -156,7 +156,7 @@ def read_closure(function: FunctionType) -> dict[str, Any]:
 
 
 def _read_source(thing: Any) -> str | None:
-    """Returns the source of a function or class in a uniform format, without comments and docstrings."""
+    """Returns the source of a function or class in a uniform format. Comments and docstrings are left out."""
     try:
         if isinstance(thing, FunctionType) and thing.__name__ == "<lambda>":
             lines, _ = inspect.findsource(thing)
@@ -181,7 +181,7 @@ def strip_docstrings(tree: ast.AST) -> ast.AST:
 
 
 def hash_file(path: str | None) -> str | None:
-    """Returns a SHA-256 digest of a Python file without comments and docstrings, or None if it cannot be read."""
+    """Returns a SHA-256 digest of a Python file, or None if it cannot be read. Comments and docstrings do not count."""
     try:
         tree = None if path is None else ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):

@@ -28,7 +28,7 @@ MOST_NAMED_CLASSES = 20  # with more classes the axes show no names
 
 
 def figure_calibration(run: ReadRun) -> Figure | None:
-    """Draws the reliability diagram of the predictions, with the number of samples below."""
+    """Draws the reliability diagram of the predictions, and below it the numbers of samples."""
     table = run.pictures.get("calibration")
     if table is None or not np.nansum(table[:, 2]):
         return None
@@ -129,7 +129,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """Draws the share of samples for which two members predict different classes, for each pair of members."""
+    """Draws for each pair of members the share of samples for which they predict different classes."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None
@@ -550,7 +550,7 @@ MOST_CLIENTS, MOST_CLASSES = 100, 40  # clients and classes that a picture shows
 
 
 def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> bytes:
-    """Draws the number of samples of each class at each client, and the sizes of the clients, as a PNG on white.
+    """Draws how many samples of each class each client holds, and the sizes of the clients, as a PNG on white.
 
     `counts` has the number of samples of each class at the first n clients, `[n, C]`. For a regression C is 0. `sizes`
     has the number of samples of every client, `[N]`.

@@ -393,7 +393,7 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
-    """Returns header and rows of a table that describes each run, with its costs per replicate and fold."""
+    """Returns header and rows of a table that describes each run and its costs per replicate and fold."""
     head = ["run", "method", "data", "rounds", "n", *map(name_score, TOTALS), "models to hand over", "passes"]
     rows = []
     for run in runs:

@@ -537,7 +537,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 
 def figure_losses(run: ReadRun) -> Figure | None:
-    """Draws the training loss of each round, as the mean over all jobs and over the jobs of each tier."""
+    """Draws the training loss over rounds: its mean over all jobs, and over the jobs of each tier."""
     table = keep_counted(run.clients)
     curve = None if table is None else _average_losses(table)
     if table is None or curve is None or len(curve.round) < 2:
@@ -561,7 +561,10 @@ def figure_losses(run: ReadRun) -> Figure | None:
 
 
 def _average_losses(table: pa.Table) -> Curve | None:
-    """Computes the mean loss of the jobs of each round, weighted by their samples, or None if no job has a loss."""
+    """Computes for each round the mean loss of its jobs, weighted by their samples.
+
+    Returns None if no job has a loss.
+    """
     jobs = table.select(["replicate", "fold", "round", "loss", "samples"]).to_pandas()
     jobs = jobs[np.isfinite(jobs["loss"].astype(float))]
     jobs["loss"] *= jobs["samples"]

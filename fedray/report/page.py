@@ -425,7 +425,7 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], n
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
-    """Lists the rows of the table of scores, with name, mean with deviation, and number of values.
+    """Lists the rows of the table of scores. Each has a name, the mean with its deviation, and the number of values.
 
     If the run was interrupted, the table has the scores of the last evaluated round.
     """

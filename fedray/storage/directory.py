@@ -314,5 +314,5 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
 
 
 def has_trials(folder: Path) -> bool:
-    """Returns whether a trial of the sweep in a directory has begun to train."""
+    """Returns whether any trial of a directory's sweep has begun to train."""
     return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())

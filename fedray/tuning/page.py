@@ -197,7 +197,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 
 def figure_curves(view: View) -> Figure | None:
-    """Draws the metric of `pick_course` over the rounds of every training."""
+    """Draws the metric of the objective that `pick_course` chooses, over the rounds of every training."""
     if not view.curves:
         return None
     objective = pick_course(view.objectives)
@@ -478,7 +478,10 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
 def _list_rows(
     view: View, trials: Iterable[FrozenTrial], last: Sequence[str], more: Callable[[FrozenTrial], list[str]]
 ) -> Table:
-    """Returns header and rows of a table of trials, with values, standard errors (if known), parameters, and more."""
+    """Returns header and rows of a table of trials.
+
+    It has their values, standard errors (if known), parameters, and more.
+    """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
     heads = [head for name in names for head in ([name, f"{name}, standard error"] if seen else [name])]

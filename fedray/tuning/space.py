@@ -440,7 +440,7 @@ def format_value(value: Any) -> str:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Returns whether two values are equal and of the same kind (`True` is not 1)."""
+    """Returns whether two values are equal and of the same kind. So `True` and 1 are not the same."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 

@@ -260,7 +260,10 @@ def _train(job: TrialTask) -> OutcomeState:
 
 
 def _make_directory(job: TrialTask) -> None:
-    """Makes the run directory of a task, with the rounds of a pruned training if there is one. Keeps existing files."""
+    """Makes the run directory of a task. Copies the rounds of a pruned training, if there is one.
+
+    If the directory holds a run already, nothing changes.
+    """
     if (job.folder / "scenario.yaml").is_file():
         return
     if not job.folder.parent.is_dir():

@@ -184,7 +184,7 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
 
 
 def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str, Any]:
-    """Returns the values of a winner, and its scores on the test set, which the search has not used."""
+    """Returns the values of a winner, and its scores on the test set. The search itself has not used the test set."""
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / optuna_study.trial_note(trial)["run"]
     rows = search.score_models(folder, scenario, state.own, test=True)

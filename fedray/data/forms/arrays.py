@@ -245,7 +245,7 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns whether each sample has a NaN or a missing object, `[n]` bool.
+    """Returns for each of n samples whether it has a NaN or a missing object, `[n]` bool.
 
     Example:
         >>> find_gaps(np.array([[1.0, np.nan], [2.0, 3.0]])).tolist()

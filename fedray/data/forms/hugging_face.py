@@ -37,7 +37,7 @@ _DATASET, _DICT = "datasets.Dataset", "datasets.DatasetDict"
 
 
 def is_hugging_face(thing: Any) -> bool:
-    """Returns whether an object is a data set of the package `datasets`, of any kind.
+    """Returns whether an object is any kind of data set of the package `datasets`.
 
     Example:
         >>> is_hugging_face({"train": [1, 2]})
