@@ -196,7 +196,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
         if not study.classes:
             return weigh_equally(rows)
         number = np.bincount(labels[rows], minlength=study.classes)
-        each = np.where(number > 0, shares[client], 0.0) / np.maximum(number, 1)
+        each = shares[client] / np.maximum(number, 1)
         rows = rows[each[labels[rows]] > 0]
         weight = each[labels[rows]]
         return WeightedRows(rows, weight / max(float(weight.sum()), 1e-300))

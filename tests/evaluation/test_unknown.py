@@ -49,6 +49,13 @@ def test_the_scores_are_those_of_the_predictions() -> None:
     assert run.metrics["ood_entropy"] == pytest.approx(unknown.total.mean(), abs=1e-6)
 
 
+def test_where_clients_are_the_test_rows_there_are_1000_unknown_inputs() -> None:
+    data = load_digits(None)
+    data = data._replace(test=Split(data.test.x[:0], data.test.y[:0]))
+    study = build_study(read_scenario(scenario(NOISE, {"data": {"test_clients": 2}})), UserObjects(data=data))
+    assert len(study.split("ood", 0)[0]) == 1000
+
+
 def test_nothing_else_depends_on_them() -> None:
     asked, plain = measure(), fedray.run(scenario({"rounds": 2, "evaluate": {"every": 2}}), report=False)
     assert asked.summary["model_hash"] == plain.summary["model_hash"]
@@ -70,8 +77,6 @@ def test_every_kind_of_answer_is_scored(method: str) -> None:
 
 CLIENTS, ROWS_EACH, MOVED = 24, 40, 5
 NATURAL = scenario({"clients": {"number": CLIENTS}, "rounds": 2, "data": {"partition": {"name": "natural"}}})
-
-
 NATURAL["data"].pop("limit")
 
 
@@ -95,18 +100,16 @@ def drift_of(study: Study, rounds: int, asked: Study) -> Drift:
     before = hash_tensors({"models": state.models, "counters": state.counters})
     drifts = measure_drift(asked, Inline(asked), state)
     assert hash_tensors({"models": state.models, "counters": state.counters}) == before
-    assert drifts is not None
-    assert len(drifts) == 1
+    assert drifts is not None and len(drifts) == 1
     return drifts[0]
 
 
 def test_a_client_whose_data_moved_after_training_is_flagged() -> None:
     """The same models and data without it: nobody is."""
     study = study_of(digits())
-    moved = drift_of(study, 4, study_of(digits(inverted=MOVED)))
+    moved, unmoved = (drift_of(study, 4, asked) for asked in (study_of(digits(inverted=MOVED)), study))
     assert moved.z_knowledge.argmax() == MOVED
     assert np.flatnonzero(moved.anomaly).tolist() == [MOVED]
-    unmoved = drift_of(study, 4, study)
     assert not unmoved.anomaly.any()
     others = np.arange(CLIENTS) != MOVED
     assert np.array_equal(moved.knowledge[others], unmoved.knowledge[others])
