@@ -61,14 +61,14 @@ def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule that decides which uploads the server uses."""
+    """Returns the rule by which the server chooses the uploads that it uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline, keys.partial)
 
 
 def make_devices(scenario: Scenario, clients: Clients) -> Devices:
-    """Returns the simulated devices. A profile, a trace or the tiers define their speeds and links."""
+    """Returns the simulated devices. Their speeds and links are from a profile, a trace or the tiers."""
     keys = scenario.clients
     if keys.profile is not None:
         devices = make_profile(keys.profile, clients, scenario.seed)
@@ -103,12 +103,12 @@ def make_participation(
 
     Args:
         scenario: The scenario.
-        own: The user's objects. A selection rule among them replaces the scenario's rule.
+        own: The user's objects. If they include a selection rule, it replaces the scenario's rule.
         clients: All clients, with their tiers.
-        sizes: A function from a world (one seed of one fold) to each client's number of training samples, `[N]`. All
-            selections but `uniform`, `fair` and `round_robin` require it.
-        seconds: A function from a world to the virtual seconds of a round on each client, `[N]`. Rules that use these
-            times require it.
+        sizes: A function that takes a world (one seed of one fold) and returns each client's number of training
+            samples, `[N]`. It may be missing for the selections `uniform`, `fair` and `round_robin`.
+        seconds: A function that takes a world and returns the virtual seconds of a round on each client, `[N]`. Rules
+            that use these times require it.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -141,7 +141,10 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule. The tiers share the candidates as they share the participants."""
+    """Returns the power-of-choice rule.
+
+    The tiers get shares of its candidates that are proportional to their participants.
+    """
     if candidates is None:
         return rules.power_of_choice()
     if not sum(counts) <= candidates <= clients.number:
@@ -158,13 +161,16 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds of an age. This is K, or for a stack the least common multiple of its bases' K."""
+    """Returns the number of rounds after which the schedule draws a new permutation of the models (an age).
+
+    It is K. For a stack it is the least common multiple of the K of its bases.
+    """
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
 
 
 def measure_sizes(shards: Shards) -> Sizes:
-    """Returns a function from a world to each client's number of training samples, `[N]`."""
+    """Returns a function that takes a world and returns each client's number of training samples, `[N]`."""
 
     @cache
     def sizes(world: int) -> IntArray:
@@ -182,13 +188,14 @@ def expect_seconds(
     *,
     nets: Sequence[TierNet] = (),
 ) -> Callable[[int], FloatArray]:
-    """Returns a function from a world to the virtual seconds of a round on each client, `[N]`.
+    """Returns a function that takes a world and returns the virtual seconds of a round on each client, `[N]`.
 
-    They are the seconds for training and sending one model without compression. Links have their speed at second 0.
+    They are the seconds for training one model and sending it without compression. Links have the speed of virtual
+    second 0.
 
     Args:
         devices: The simulated devices of the clients.
-        sizes: A function from a world to each client's number of training samples, `[N]`.
+        sizes: A function that takes a world and returns each client's number of training samples, `[N]`.
         local: The description of local training.
         seeds: One seed for each world.
         numbers: The number of parameters of a model, d.
@@ -218,9 +225,10 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's selection rule with checks of the clients that it chooses.
+    """Returns a user's selection rule, and checks the clients that it chooses.
 
-    If a rule does not declare its options, an option that the rule does not use raises an error.
+    `declares` says whether the user has declared the rule's options. If not, an option that the rule does not use
+    raises an error.
     """
     name, recorded, tried = name_callable(function), RecordedOptions(options), list[bool]()
     given = options if declares else recorded

@@ -30,14 +30,14 @@ NOISE = "noise"
 
 
 def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: str = NOISE) -> Dataset:
-    """Opens a second data set and checks that its inputs have the kind and shape of the clients' inputs.
+    """Opens a second data set, whose inputs must have the kind and shape of the clients' inputs.
 
     Args:
         key: The key that names the second data set, for messages.
         name: Name of the second data set.
         scenario: The scenario, whose key `data.root` names the folder of data files.
         data: The clients' data set.
-        choices: Other possible values of the key, for the message.
+        choices: Other possible values of the key, for messages.
 
     Raises:
         BadInput: There is no such data set, the data set cannot be read, or its inputs have a different shape.
@@ -65,11 +65,11 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 
 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
-    """Adds out-of-distribution inputs to the data set, if `evaluate.ood` names such inputs.
+    """Adds the out-of-distribution inputs that `evaluate.ood` names to the data set.
 
-    The inputs are test samples of a second data set (all samples if that set has folds), or noise with the mean and
-    standard deviation of the training samples. Their number is at most the number of test samples of the clients' data
-    set. From a larger second data set, evenly spaced samples are taken.
+    They are the test samples of a second data set, or noise with the mean and standard deviation of the training
+    samples. If the second data set has folds, all of its samples are used. There are at most as many inputs as test
+    samples of the clients' data set. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.
@@ -113,7 +113,8 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    For a user's method whose specification lacks `server_data`, the share is the value of this option.
+    A user's method may have an option `server_data` that its specification does not describe. Then the share is the
+    value of this option.
 
     Raises:
         BadInput: The value of the option is not a share from 0 to below 1.
@@ -157,7 +158,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     engine = choose_students(scenario.lanes)(net)
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
-        """Trains FedBE's student, which starts from its first teacher."""
+        """Trains FedBE's student, which begins with the parameters of its first teacher."""
         x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
         return distillation.train_student(net, how, x, teachers, key, engine=engine)
 
@@ -165,9 +166,9 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
-    """Returns the largest number of steps that train a student at the server, and the samples in these steps.
+    """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
 
-    A sample that passes through a teacher counts as a third of a sample in training.
+    When a teacher predicts for a sample, this counts as a third of a sample in training.
 
     Args:
         scenario: The scenario, with the method's options.
@@ -193,9 +194,9 @@ def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """Returns the function that trains FedDF's students to predict like the mean of all uploads.
+    """Returns the function that trains FedDF's students. They learn to predict like the mean of all uploads.
 
-    It returns None if the method does not train such students.
+    If the method trains no such students, returns None.
 
     Raises:
         BadInput: The server has no inputs, or the network does not accept these inputs.
@@ -221,11 +222,11 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
 
 
 def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> ReadRows:
-    """Returns a function from a world to the network inputs and targets of the server's samples.
+    """Returns a function that takes a world and returns network inputs and targets of the server's samples.
 
     Raises:
-        BadInput: The share is too small to give the server a sample. If the share is 0, the returned function raises
-            this error.
+        BadInput: The server's share of the samples is too small for a single sample. If the share is 0, only the
+            returned function raises this error.
     """
     share = share_of_server(scenario, own)
     if share and not len(shards.server(0)[1]):
@@ -246,7 +247,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function from a world to the server's inputs without labels, for a user's method.
+    """Returns a function that takes a world and returns inputs without labels, which a user's method has at the server.
 
     The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) means the
     server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option
@@ -265,14 +266,17 @@ def make_server_inputs(
 
 
 def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -> Callable[[int, Tensor], float] | None:
-    """Returns a function (world, model `[d]`) -> score on the server's samples, or None without such scores."""
+    """Returns a function that takes a world and a model `[d]`, and returns the model's score on the server's samples.
+
+    Returns None if the method uses no such scores.
+    """
     if "solver" not in _list_specified(scenario, own) or not share_of_server(scenario):
         return None
     return lambda world, row: distillation.score_model(net, row.float(), *read(world))
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> distillation.ServerRows:
-    """Returns the server's data in a world: inputs without labels, and labeled samples for early stopping."""
+    """Returns the server's inputs without labels in a world, and its labeled samples for early stopping."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
@@ -306,7 +310,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """Returns the inputs of a second data set.
 
-    If the clients' inputs are standardized, these inputs are standardized with the statistics of their own data set.
+    They are standardized with the statistics of their own data set, if the clients' inputs are standardized.
     """
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())

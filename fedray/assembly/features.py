@@ -1,4 +1,4 @@
-"""Makes the private layers, slices, walks, stacks and conformal sets of a scenario."""
+"""Makes private layers, slices of networks, walks, stacks, conformal sets and asynchronous training of a scenario."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the layers that some words select in a network.
+    """Returns the names of the layers of a network that some words select.
 
     Args:
         net: The network.
@@ -90,7 +90,9 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 def cut_network(
     scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
 ) -> tuple[TierNet, ...]:
-    """Returns the part of the network that each tier trains, or an empty tuple if all tiers train the whole network.
+    """Returns the slice of the network that each tier trains.
+
+    The tuple is empty if all tiers train the whole network.
 
     Args:
         scenario: The scenario, which names the method.
@@ -100,7 +102,7 @@ def cut_network(
         is_own: Whether the method is a user's function, which may slice the network itself.
 
     Raises:
-        BadInput: The network has to be sliced, but does not consist of plain layers.
+        BadInput: A tier trains a slice, but the network does not consist of plain layers.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -149,7 +151,7 @@ DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs, which each replicate
 
 
 def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
-    """Returns the walks of a scenario's models over N clients.
+    """Returns the walks of a scenario's models from client to client.
 
     Args:
         scenario: The scenario.
@@ -173,7 +175,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph of N nodes. Draws a random graph until it is connected, at most `TRIES` times.
+    """Returns the graph of N nodes. A random graph is drawn until it is connected, at most `TRIES` times.
 
     Args:
         keys: The section `graph` of the scenario.
@@ -237,23 +239,27 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Returns the probability of an edge (2 log(N) / N by default), or of rewiring an edge (0.1 by default).
+    """Returns the probability that a random graph of N nodes has an edge, or rewires an edge.
 
-    A large random graph is almost surely connected if the probability of an edge is above log(N) / N.
+    By default, an edge exists with probability 2 log(N) / N, and is rewired with probability 0.1. A large random graph
+    is almost surely connected if edges exist with a probability above log(N) / N.
     """
     usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
     return usual if keys.probability is None else keys.probability
 
 
 def _list_neighbors(graph: Any) -> Graph:
-    """Returns the lists of neighbors of a connected graph."""
+    """Lists the neighbors of each node of a connected graph."""
     lists = [sorted(graph.neighbors(i)) for i in range(graph.number_of_nodes())]
     start = np.cumsum([0] + [len(one) for one in lists]).astype(np.int64)
     return Graph(start, np.array([j for one in lists for j in one], dtype=np.int64))
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """Reads a table of failures for `Outages`. Each row is (first step, last step, node, neighbor or -1)."""
+    """Reads a table of failures of nodes and edges for `Outages`.
+
+    Each row is (first step, last step, node, neighbor or -1).
+    """
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
     first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
@@ -267,7 +273,10 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 
 
 def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as integers. Raises `BadInput` for values that are not whole numbers from 0 to `number` - 1."""
+    """Returns a column as integers.
+
+    Raises `BadInput` for values that are not whole numbers from 0 to `number` - 1.
+    """
     wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
     if len(wrong):
         raise BadInput(
@@ -341,20 +350,20 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:
-    """Returns the section `model` that describes a base."""
+    """Returns the section `model` of the scenario for a base, which is an architecture of a stack."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """Returns the base of a scikit-learn classifier, or None if `model` names a network.
+    """Returns the base (a part of a stack) that a scikit-learn classifier is, or None if `model` names a network.
 
-    Every process that predicts fits the classifiers of all clients, and of all folds with `folds: within`. So the
-    number of classifiers is limited.
+    Every process that predicts fits the classifiers of all clients. With `folds: within` it fits one for each fold. So
+    the number of classifiers is limited.
 
     Args:
         model: The section that describes the base.
         classes: Number of classes, C.
-        fits: The number of classifiers that a process would fit.
+        fits: How many classifiers a process would fit.
     """
     if model.name not in CLASSIFIERS:
         return None
@@ -391,7 +400,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
     """Raises an error if alpha is too small for the number of held-out samples.
 
-    With such an alpha, the conformal sets of at least one world (one seed of one fold) would contain every label.
+    Such an alpha would make the conformal sets of at least one world (one seed of one fold) contain every label.
 
     Args:
         rule: The rule that makes conformal sets.
@@ -456,7 +465,7 @@ def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
 # Asynchronous training: the rule of the server's steps, and sums of uploads for several server steps at once.
 
 MOST_NUMBERS = 4_000_000  # most values in the sums of one call, about 32 MB
-IN_ROUNDS = ("choose", "remember", "ask", "walk")  # functions of a phase that only synchronous training calls
+IN_ROUNDS = ("choose", "remember", "ask", "walk")  # only synchronous training calls these functions of a phase
 
 
 def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
@@ -495,10 +504,10 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 
 
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
-    """Returns the method with a server that adds up the uploads of several server steps in one call.
+    """Returns the method for asynchronous training. Its server adds up the uploads of several server steps in one call.
 
-    A group is the uploads of one model in one server step. The server treats each group as a world of a method with one
-    model.
+    The uploads of one model in one server step are a group. To the server, each group looks like a world of a method
+    with one model.
 
     Args:
         scenario: A scenario with asynchronous training.

@@ -1,4 +1,4 @@
-"""Makes the setting of a method (the arguments of its function) from a scenario, and composes the method."""
+"""Makes the `Setting` that a method's function takes from a scenario, and composes the method."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,9 +32,10 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Returns the `Setting`: the objects, built from a scenario, that are the argument of a method's function.
+    """Builds the `Setting` from a scenario. It holds the objects from which a method's function composes the method.
 
-    A loss, an optimizer, augmentations, a selection or a schedule of the user replaces what the scenario names.
+    If the user passes a loss, an optimizer, augmentations, a selection or a schedule, it replaces what the scenario
+    names.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -84,7 +85,7 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Adds a stack of networks to a setting if the method trains several networks."""
+    """Adds to a setting the networks that the method trains, if there are several architectures."""
     if not is_stack(scenario) or own.method is not None:
         return pieces
     # networks that the scenario lists are used instead of the user's network
@@ -112,9 +113,9 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
 
 
 def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
-    """Composes the method, with the number of models that the scenario sets.
+    """Composes the method with the number of models that the scenario names.
 
-    A method among the user's objects replaces the scenario's method.
+    If the user passes a method, it replaces the scenario's method.
 
     Raises:
         BadInput: The method does not fit the data or the number of models.
@@ -145,7 +146,10 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
 
 
 def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
-    """Composes the method. Raises `BadInput` for options that a user's method neither declares nor uses."""
+    """Composes the method.
+
+    Raises `BadInput` for options that a user's method neither declares nor uses.
+    """
     name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
     if not where:
         return compose(pieces)
@@ -161,9 +165,9 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
 
 def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
-    """Sets the schedule, compression and coefficients of a setting to None if their keys have default values.
+    """Sets the schedule, compression and coefficients of a setting to None where the scenario has the default values.
 
-    For None the method uses its own schedule, compression or coefficients.
+    Then the method uses its own schedule, compression or coefficients.
 
     Args:
         scenario: The scenario with all defaults.
@@ -223,7 +227,7 @@ def make_rate_schedule(section: str, keys: RateKeys, rounds: int) -> RateSchedul
     Args:
         section: The section to which the learning rate belongs, `local` or `server`.
         keys: The scenario's keys of the schedule.
-        rounds: The number of rounds of the scenario, which replaces `keys.rounds` if that is not set.
+        rounds: The number of rounds of the scenario. It is used if `keys.rounds` is not set.
 
     Raises:
         BadInput: `keys.at` is missing for the kind `step`, or `keys.rounds` is missing for restarts.

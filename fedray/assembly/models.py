@@ -44,13 +44,13 @@ from fedray.training.compiled import CONV_KERNEL, ask_compiled, begin_compiled, 
 
 
 def hash_layers(layout: Layout) -> str:
-    """Returns a digest of the names and shapes of a network's tensors."""
+    """Returns a hash of the names and shapes of a network's tensors."""
     text = f"{layout.names} {layout.shapes} {layout.trainable} {layout.counters}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_weights(weights: str, net: Net) -> Tensor:
-    """Reads the models from which training starts, `[worlds, K, d]`.
+    """Reads models to start training from, `[worlds, K, d]`.
 
     Batch counters of BatchNorm (`num_batches_tracked`) always start at 0.
 
@@ -91,8 +91,8 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
     """Returns the network with the initial models that `weights` names.
 
-    World w starts from the models of world w of the run. If the run has fewer worlds, the models of its worlds are used
-    in turn. If there is only one model, all K models start from it.
+    If `weights` is a run directory, world w starts from the models of world w of that run. If that run has fewer
+    worlds, their models are used in turn. If there is only one model, all K models start from it.
 
     Args:
         net: The network.
@@ -133,7 +133,7 @@ BATCH = 64  # bytes per sample of a lane's batches: position in the permutations
 
 
 class Need(NamedTuple):
-    """The memory that a run needs for one purpose.
+    """How much memory a run needs for one purpose.
 
     Attributes:
         what: Description of the purpose.
@@ -147,7 +147,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Returns the memory in bytes of this machine, or of its container if the container has less."""
+    """Returns the memory of this machine in bytes, or of its container if that has less."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -158,10 +158,10 @@ def read_machine_memory() -> float:
 
 
 def check_memory(needs: Iterable[Need]) -> None:
-    """Checks that this machine has enough memory for all needs together.
+    """Checks that this machine has enough memory for all purposes together.
 
     Raises:
-        BadInput: The memory is not enough. The message names the largest need.
+        BadInput: The memory is not enough. The message names the purpose that needs most.
 
     Example:
         >>> check_memory([Need("5 models of 10 numbers", "method.models", 200.0)])
@@ -181,10 +181,10 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates the memory for the partitions, and for copied or changed samples of clients.
+    """Estimates the memory for partitions of the samples among clients, and for copies and changed samples.
 
     Args:
-        scenario: The scenario, whose partition may request copies, or changes that differ between clients.
+        scenario: The scenario. Its partition may request copies of samples, or changes that differ between clients.
         data: The data set.
         worlds: Number of worlds, R = replicates x folds.
         copied: Whether `data` already includes the copies that `data.partition.copies` requests.
@@ -215,7 +215,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Returns the largest possible number of jobs in a round, and whether all clients take part in every round."""
+    """Returns how many jobs a round can have at most, and whether all clients take part in every round."""
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
     k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
@@ -224,7 +224,9 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
 
 
 def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: int | None = None) -> list[Need]:
-    """Estimates the memory that follows from the keys alone: generated data, and tables of clients, jobs and scores.
+    """Estimates the memory that the scenario's keys alone determine.
+
+    It is for generated data, and for tables of clients, jobs and scores.
 
     Args:
         scenario: The scenario.
@@ -268,15 +270,15 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for the centers of radial features, and their distances to the samples of a forward pass."""
+    """Estimates the memory for the centers of radial features, and for the distances of samples to them."""
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
 
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
-    """Checks that this machine can hold the models, before the first model is made.
+    """Checks that this machine can hold the models. No model is made for this.
 
-    The module is made on torch's meta device, which uses no memory. A user's module that cannot be made there is not
+    A module is made on torch's meta device, which uses no memory. If a user's module cannot be made there, nothing is
     checked.
 
     Raises:
@@ -292,7 +294,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for models of d values in the state, and for three lanes of `lane` values each."""
+    """Estimates the memory for the server's models of d values, and for training three of `lane` values at once."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -320,7 +322,10 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the server's tensors besides the models, on the meta device. The dict is empty if this fails."""
+    """Returns the tensors that the server has besides the models, on the meta device.
+
+    The dict is empty if this fails.
+    """
     phase = study.method.phase
     try:
         with torch.device("meta"):
@@ -331,9 +336,9 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
 
 
 def _estimate_work(study: Study) -> list[Need]:
-    """Estimates the memory for training and for test predictions.
+    """Estimates the memory for training, and for predictions on test samples.
 
-    Training needs weights, batches and layer outputs of the clients that are trained together.
+    Training needs memory for weights, batches and layer outputs of the clients that are trained together.
     """
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
@@ -430,9 +435,9 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
 def _as_trained(
     scenario: Scenario, own: UserObjects, make: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """Returns a function that makes networks in the form that fedray's method trains.
+    """Returns a function that makes a network in the form that the scenario's method trains.
 
-    For a user's method it returns `make`.
+    Methods of fedray may change the network. For a user's method, `make` is returned.
 
     Args:
         scenario: The scenario, which names the method.
@@ -445,7 +450,10 @@ def _as_trained(
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
-    """Returns the loss that training minimizes. Raises `BadInput` if the chosen loss does not fit the data."""
+    """Returns the name of the loss that training minimizes.
+
+    Raises `BadInput` if the loss does not fit the data.
+    """
     objective = scenario.model.objective
     if objective == "auto":
         return "cross_entropy" if data.classes else "mse"
@@ -459,7 +467,10 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 
 
 def _draw_trial_rows(data: Dataset) -> Tensor:
-    """Returns a few network inputs `[n, ...]`. They are samples if the data are tokens, else small random numbers."""
+    """Returns a few network inputs for a trial, `[n, ...]`.
+
+    They are samples if the data are tokens. Otherwise they are small random numbers.
+    """
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
         return torch.from_numpy(stored[:: max(1, len(stored) // TRIAL_ROWS)][:TRIAL_ROWS].astype(np.int64))
@@ -472,9 +483,9 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 
 
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
-    """Makes one base for each network of `method.networks`, with the clients that train this network.
+    """Makes a part of the ensemble for each network of `method.networks`, with the clients that train this network.
 
-    The ensemble averages the predictions of the bases.
+    The ensemble averages the predictions of these parts.
 
     Raises:
         BadInput: There are more networks than clients. A network of a tier without clients is allowed, because the
@@ -508,7 +519,10 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`. This function is `Setting.outputs` if there are several networks."""
+    """Raises `BadInput`.
+
+    It stands for `Setting.outputs` if there are several networks, whose outputs it cannot compute.
+    """
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -516,13 +530,13 @@ def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
-    """Returns a function: client ids -> whether each client trains network i.
+    """Returns a function that takes client ids and returns whether each client trains network i.
 
     Args:
         clients: All clients, with their tiers.
         i: The index of the network.
         number: The number of networks.
-        tier: The tier whose clients train the network. None means that each client j with `j mod number = i` trains it.
+        tier: The tier whose clients train the network. None means that client j trains it if `j mod number = i`.
     """
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
@@ -532,7 +546,7 @@ def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> 
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Returns a function: network -> the engine that trains its students.
+    """Returns a function that takes a network and returns the engine that trains its students at the server.
 
     The key `lanes` says whether kernels may train.
     """
@@ -540,9 +554,9 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the engine of a network: compiled kernels if they can train it, else torch.
+    """Returns the engine of a network, which is compiled kernels if they can train it, else torch.
 
-    Compiled kernels compute outputs only of convolutional networks, for which torch is slower.
+    The kernels compute outputs only of convolutional networks, because only for these torch is slower.
     """
     kernel = find_student_kernel(net)
     if kernel is None:
@@ -551,7 +565,7 @@ def _choose_compiled(net: Net) -> StudentEngine:
 
 
 def has_compiled_students(study: Study) -> bool:
-    """Returns whether compiled kernels train a student at the server of a study, which may have no students."""
+    """Returns whether the server of a study trains students, and compiled kernels do it."""
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):
         return False

@@ -1,4 +1,4 @@
-"""Checks the functions of a user's method and their results. Each error names the function in one line."""
+"""Checks the functions of a user's method and their results. An error is one line that names the function."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -34,11 +34,11 @@ def _describe(value: Any) -> str:
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with the plan of a round's jobs, or None.
+    """Returns what is wrong with a user's plan of the jobs of a round, or None.
 
     Args:
         found: The result of the user's function.
-        ranges: The numbers of clients, models and worlds.
+        ranges: How many clients, models and worlds there are.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
@@ -56,7 +56,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with a plan after the participants chose their models, or None.
+    """Returns what is wrong with a plan for which participants have chosen their models, or None.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))
@@ -72,7 +72,7 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Returns what is wrong with a state, or None.
+    """Returns what is wrong with a server's state, or None.
 
     Args:
         found: The result of the user's function.
@@ -100,7 +100,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns what is wrong with the statistics of a block of uploads, or None."""
+    """Returns what is wrong with the statistics that a server computes from some uploads, or None."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -114,7 +114,7 @@ def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns what is wrong with an array of the bytes or samples of each job, or None.
+    """Returns what is wrong with an array that has a number for each job, such as bytes or samples, or None.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -126,14 +126,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns what is wrong with two arrays of a value for each job, such as steps and samples, or None."""
+    """Returns what is wrong with two arrays of numbers of each job, such as steps and samples, or None."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_work(found: Any) -> str | None:
-    """Returns what is wrong with a server's numbers of steps and samples, or None."""
+    """Returns what is wrong with the numbers of steps and of samples that a server computes, or None."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None
@@ -160,7 +160,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
         worlds: Number of worlds, R.
         tiers: Number of tiers, T.
         trained: The trained state.
-        own: Whether clients of the run have their own models or weights. If so, weights of tiers are not allowed.
+        own: Whether clients of the run have their own models or weights. Then weights of tiers are not allowed.
         each: N if client i predicts with model i, else 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
@@ -191,7 +191,10 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns what is wrong with weights `[..., models]`, or None. Weights may be None."""
+    """Returns what is wrong with weights of models `[..., models]`, or None.
+
+    Nothing is wrong if there are no weights.
+    """
     if found is None:
         return None
     if not isinstance(found, np.ndarray) or found.shape != shape:
@@ -229,13 +232,13 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that raises an error when an object that server and clients share is changed.
+    """Returns a phase of training that raises an error when the user's code changes an object of server and clients.
 
-    The checked objects are tensors, arrays, dicts, lists and variables of closures. New entries of a dict or list are
-    allowed.
+    Objects that both use are tensors, arrays, dicts, lists and variables of closures. The code may add entries to a
+    dict or list.
 
     Raises:
-        BadInput: The returned phase raises this error in training if an object was changed. The message names the
+        BadInput: An object was changed. Only the returned phase raises this error, in training. The message names the
             object.
     """
     step, server = phase.server.step, phase.server
@@ -302,7 +305,7 @@ NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end") 
 
 
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
-    """Checks that a method has one part for each network of a scenario. Makes the first part the method's phase.
+    """Checks that a method has one part for each network of a scenario, and makes the first part the method's phase.
 
     Args:
         method: The user's method.
@@ -368,7 +371,7 @@ _OF_NONE = {"schedule": ": its state is None where a run is planned and not begu
 
 
 class _Method(NamedTuple):
-    """Facts about a method that the checks need.
+    """What the checks need to know about a method.
 
     Attributes:
         where: Name of the method in messages.
@@ -386,7 +389,9 @@ class _Method(NamedTuple):
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
-    """Adds checks to a method: an exception or a wrong result becomes an error of one line that names the function.
+    """Adds checks to the functions of a method.
+
+    An exception or a wrong result becomes an error of one line that names the function.
 
     Args:
         method: The result of the user's function.
@@ -394,7 +399,7 @@ def guard_method(
         worlds: Number of worlds, R.
         clients: All clients, with their tiers.
         layers: Names of the network's layers.
-        stack: The networks, if there are several.
+        stack: The networks. None means that there is one network.
 
     Raises:
         BadInput: `method` is no method, or one of its fields cannot be used.
@@ -455,7 +460,7 @@ def method_checks(
 
 
 def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | None]:
-    """Returns a check for each function of a phase, as `method_checks` does for a method."""
+    """Returns a check for each function of a phase of training, in the form of `method_checks`."""
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
         "schedule": lambda found, *_: check_plan(found, ranges),
@@ -472,7 +477,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Returns the functions in an object's fields by the name of the field, wrapped in their checks.
+    """Wraps the functions in an object's fields in their checks, and returns them by the name of the field.
 
     Args:
         thing: A method, a phase, or a component of a phase.
@@ -489,7 +494,7 @@ def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: st
 
 
 def _guard_phase(phase: Phase, about: _Method) -> Phase:
-    """Returns a phase with a check around each function of the phase, its server, its compression and its pieces."""
+    """Adds a check to each function of a phase, of its server, of its compression and of its pieces."""
     where, server, compress = about.where, phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
@@ -515,7 +520,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
-    """Checks the fields of a piece, and returns the piece with a check around each of its functions."""
+    """Checks the fields of a piece, which adds work to the clients' training, and adds checks to its functions."""
     where, kind = about.where, type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
@@ -551,7 +556,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def _check_local(where: str, local: Any) -> None:
-    """Raises `BadInput` if engines cannot use a description of local training."""
+    """Raises `BadInput` if no engine can use a description of local training."""
     if not isinstance(local, Local):
         raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")

@@ -1,4 +1,4 @@
-"""Makes the compression, losses, optimizers, augmentations and metrics of a study from a scenario and a user's code."""
+"""Makes the compression, loss, optimizer, augmentations and metrics of a run from a scenario and a user's code."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +51,7 @@ UPLINK_CLIENTS = 100_000  # largest number of clients for the mean uplink
 def make_compression(scenario: Scenario, layout: Layout, devices: Devices) -> Compress:
     """Returns the compression of the clients' updates.
 
-    With `compress.adaptive`, a client with a faster uplink sends more entries.
+    If `compress.adaptive` is set, clients with faster uplinks send more entries.
 
     Example:
         >>> from torch import nn
@@ -91,7 +91,7 @@ _SHRUNK = 20.0  # sd before / sd after of scaled inputs: ToTensor gives 255, and
 
 
 def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: Dataset) -> tuple[Augmentation, ...]:
-    """Returns the augmentations that change the samples of each batch, in this order.
+    """Returns the augmentations that change the samples of each batch, in the order of `wanted`.
 
     Args:
         wanted: Names of augmentations, and the user's functions.
@@ -99,8 +99,8 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
         data: The data set on which clients train.
 
     Raises:
-        BadInput: An augmentation of fedray needs pictures, which the data are not, or an augmentation of the user
-            cannot be used.
+        BadInput: An augmentation of fedray needs pictures, but the data are none, or an augmentation of the user cannot
+            be used.
     """
     made = []
     for one in wanted:
@@ -142,7 +142,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Calls the augmentations twice on samples of one client, to find mistakes before training.
+    """Calls the augmentations twice on samples of one client, so that mistakes are found before training.
 
     Raises:
         FedrayError: A function cannot be used.
@@ -180,7 +180,10 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def count_draws(study: Study) -> int:
-    """Returns the number of networks that PVI draws from a model's Gaussian for a prediction. Other methods get 1."""
+    """Returns how many networks a method such as PVI draws from a model's Gaussian for a prediction.
+
+    It is 1 for methods without Gaussians.
+    """
     if names.method_spec_of(study.method.name).mean_field != "site":
         return 1
     return max(1, int(study.scenario["method"].get("samples", 1)))
@@ -191,11 +194,13 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Adds an example row to a loss that uses a tensor of the server. It is the tensor's row for an initial model.
+    """Adds an example to a loss that uses a tensor of the server.
 
-    fedray uses the example to try engines and to count bytes.
+    The example is the tensor's row for an initial model.
 
-    `net` is None if clients fit learners.
+    With the example, fedray tries engines and counts bytes.
+
+    `net` is None if clients fit learners such as trees.
 
     Raises:
         BadInput: Clients do not receive the tensor, the server does not store it, or it has no row for some model.
@@ -220,7 +225,7 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 
 
 def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
-    """Adds augmentations, and the user's loss and optimizer if there are any, to local training.
+    """Adds augmentations to local training, and also the user's loss and optimizer if there are any.
 
     Args:
         local: The local training that the scenario describes.
@@ -256,7 +261,9 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
 
 
 def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
-    """Returns a user's loss with its options. An exception in the loss becomes an error of one line.
+    """Returns a user's loss with its options.
+
+    An exception in the loss becomes an error of one line.
 
     Args:
         thing: A function or a `LocalLoss`.
@@ -272,7 +279,7 @@ def read_loss(thing: Any, name: str, options: Mapping[str, Any]) -> LocalLoss:
 def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
     """Returns a user's optimizer with its options.
 
-    The result is a `Transform`, or a function (parameters, lr=...) -> torch optimizer.
+    The result is a `Transform`, or a function that takes (parameters, lr=...) and returns a torch optimizer.
     """
     where = f"local.optimizer = {name}"
     if not isinstance(thing, Transform):
@@ -295,7 +302,7 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[str, Callable[..., Any]]:
-    """Returns, by name, the metrics that the scenario names and the metrics that were passed as objects.
+    """Returns by name the metrics that the scenario names and those that the user passes as objects.
 
     Raises:
         BadInput: A name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
@@ -332,7 +339,7 @@ def find_positive(scenario: Scenario, data: Dataset) -> int:
     """Returns the index of the positive class. By default it is the second of two classes.
 
     Raises:
-        BadInput: The data set does not have two classes, or has no class of the name or number in the scenario.
+        BadInput: The data set does not have two classes, or it lacks the class that the scenario names.
     """
     given, classes = scenario.evaluate.positive, data.class_names
     if given is None:
@@ -348,14 +355,17 @@ def find_positive(scenario: Scenario, data: Dataset) -> int:
 
 
 def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """Returns the names and functions of the callbacks. An exception in a callback becomes an error of one line."""
+    """Returns the names and functions of the callbacks.
+
+    An exception in a callback becomes an error of one line.
+    """
     named = [(name, names.find_thing("callback", name)) for name in scenario.callbacks or ()]
     passed = [(name_thing(one), one) for one in own.callbacks]
     return tuple((name, contract(f"callbacks = {name}", one)) for name, one in [*named, *passed])
 
 
 def try_own_code(study: Study) -> None:
-    """Tries the user's code of local training, to find mistakes before the run begins.
+    """Tries the user's code for local training, so that mistakes are found before the run begins.
 
     A loss or an optimizer is used in two training steps, and augmentations are called twice on samples of a client.
 
@@ -392,7 +402,9 @@ def try_own_code(study: Study) -> None:
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the outputs of all layers, and of the widest layer, for one input. Both counts are 0 if the module fails.
+    """Counts the output values of all layers together, and those of the widest layer, for one input.
+
+    Both counts are 0 if the module fails.
 
     Args:
         module: The network.

@@ -1,4 +1,4 @@
-"""Registers and checks a user's code, and records it in runs. Requires the same code when a run is resumed."""
+"""Registers and checks a user's code, records it in runs, and requires the same code when a run is resumed."""
 
 import inspect
 import sys
@@ -57,19 +57,20 @@ def register(
     Args:
         kind: "method", "model", "data", "partition", "selection", "schedule", "loss", "optimizer",
             "augmentation", "metric" or "callback".
-        name: A name that fedray does not have. You may register a name again to replace its function.
-        thing: The function or object to register. A method is a function from `fedray.methods.Setting` to
-            `fedray.core.method.Method`. A model is a function `thing(input_shape, outputs, **options)` that makes an
-            `nn.Module`. Data are a function `thing(root, **options)` that makes a `fedray.data.types.Dataset`. A
-            partition is a function `thing(labels, clients, generator, options)` that returns the indices of each
+        name: A name that fedray itself does not use. If you register a name again, the new function replaces the old
+            one.
+        thing: The function or object to register. A method is a function that takes a `fedray.methods.Setting` and
+            returns a `fedray.core.method.Method`. A model is a function `thing(input_shape, outputs, **options)` that
+            makes an `nn.Module`. Data are a function `thing(root, **options)` that makes a `fedray.data.types.Dataset`.
+            A partition is a function `thing(labels, clients, generator, options)` that returns the indices of each
             client's samples. A selection is a function `thing(known, number, generator, options)` that chooses `number`
             of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets a different option
-            raises an error. None means that no options are declared. An option of a scenario that your code does not
-            use then raises an error: when the method is composed, the partition is computed, or the selection is first
-            called. A method with the option `networks` (`[]`, say) may get several architectures.
+            raises an error. None means that no options are declared. Then an option of a scenario that your code does
+            not use raises an error. It is raised when the method is composed, the partition is computed, or the
+            selection is first called. A method with the option `networks` (such as `[]`) may get several architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
         spec: A full specification of a method, as fedray's methods have, instead of `options` and `models`. It holds
             the options with their ranges, defaults of other keys, the features with which the method can be combined,
@@ -112,7 +113,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """Lists the options of a registered function without a default, which a scenario must set."""
+    """Lists the options of a registered function that have no default. A scenario must set them."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -126,7 +127,10 @@ def _list_needed(kind: Kind, thing: Any) -> list[str]:
 
 
 def _find_origin(known: Mapping[str, Any]) -> names.Origin:
-    """Returns the module and the file that called `register`. `known` is the global variables of the caller."""
+    """Returns the module and the file that called `register`.
+
+    `known` has the global variables of the caller.
+    """
     file = known.get("__file__")
     if not isinstance(file, str):
         return names.Origin(str(known.get("__name__", "__main__")), "this session")
@@ -171,7 +175,10 @@ def find_function(thing: Any) -> Any:
 
 
 def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Returns why an object cannot be an optimizer, or None if it can. The words follow "it" in a message."""
+    """Returns why an object cannot be an optimizer, or None if it can.
+
+    In a message, the text follows the word "it".
+    """
     if isinstance(thing, Transform):
         each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
         functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
@@ -207,7 +214,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function can be called with its options alone. Such a function makes a `Transform`."""
+    """Returns whether a function can be called with its options alone, and so makes a `Transform`."""
     return user_code.takes_positional(thing, 0, options)
 
 
@@ -234,10 +241,10 @@ class UserObjects:
     Attributes:
         data: The data set. None means the data set that the scenario names.
         model: A function that makes an `nn.Module`.
-        method: A function from `Setting` to `Method`.
+        method: A function that takes a `Setting` and returns a `Method`.
         modules: Modules that each process imports first (`fedray run --import`).
-        rates: The learning rate of each world (one seed of one fold). It is empty if all worlds have the scenario's
-            rate.
+        rates: The learning rate of each world (one seed of one fold). It is empty if the scenario's rate holds for all
+            worlds.
         grid: The learning rates to compare. Every world is trained with each rate (`fedray.experiments.run`).
         devices: The simulated devices. None means the devices that the tiers and the trace describe.
         reading: The arguments of `fedray.data.adapt` with which the data were read. Only values that a scenario file
@@ -250,9 +257,10 @@ class UserObjects:
         augment: The augmentations that replace `local.augment`, as functions or names.
         metrics: Further metrics by name.
         callbacks: Functions that are called after each round.
-        dealt: The samples of each client, if a different process has computed the partition. None means that the
-            scenario's partition is computed.
-        walk: The walks over a graph that a different process has read. None means that they are made from the scenario.
+        dealt: The samples of each client, as another process has computed them. None means that this process computes
+            the scenario's partition.
+        walk: The walks over a graph, as another process has made them. None means that this process makes the walks of
+            the scenario.
     """
 
     data: Dataset | None = None
@@ -275,19 +283,19 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> "UserObjects":
-        """Returns the objects with the data, devices and walks of a study, for nodes without the study's files."""
+        """Adds the data, devices and walks of a study to the objects, for nodes that lack its files."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
 
     def with_rows(self, scenario: Scenario, study: Study) -> "UserObjects":
-        """Adds each client's samples to the objects, if a user's function, a file or Flower made the partition."""
+        """Adds each client's samples to the objects, if the partition is from a user's function, a file or Flower."""
         name, shards = scenario.data.partition.name, study.shards
         own = find_own("partition", scenario, self) is not None or name in OPEN
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """Returns the kind and the object for each object with code of the user. Data are left out."""
+        """Returns the kind of each object with code of the user, and the object. Data are left out."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
@@ -297,7 +305,7 @@ class UserObjects:
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
     def named(self) -> dict[str, Any]:
-        """Returns the names that scenarios use for the objects, by the argument of `fedray.run`."""
+        """Returns for each object the argument of `fedray.run`, and the name that a scenario uses for the object."""
         found: dict[str, Any] = {}
         for kind in KINDS.values():
             if each := [_name_object(kind, one) for one in self._list(kind)]:
@@ -306,7 +314,7 @@ class UserObjects:
 
 
 def _name_object(kind: Kind, thing: Any) -> str:
-    """Returns the name of an object for a scenario, with printable characters only."""
+    """Returns the name of an object in a scenario. It has only printable characters."""
     if isinstance(thing, str) or kind.part == "training":
         return thing if isinstance(thing, str) else name_thing(thing)
     name = thing.name if kind.word == "data" else user_code.name_callable(thing)
@@ -319,12 +327,12 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Checks and returns the user's objects. Names and mappings among them become keys of the scenario.
+    """Checks and returns the user's objects. Names and mappings that are passed instead become keys of the scenario.
 
     Args:
-        given: The values by the argument of `fedray.run`. None means that an argument was not given.
-        keys: Overrides by dotted key. The function adds the names in `given` to this dict, and removes keys about
-            reading data. None means that `given` has only objects.
+        given: The value of each argument of `fedray.run`. None means that an argument was not given.
+        keys: Overrides by dotted key. The function adds the names in `given` to this dict, and removes keys for reading
+            data. None means that `given` has only objects.
         modules: The user's modules, which each process imports first.
         reading: The arguments for reading data that are no `Dataset`. They are used only if `keys` is None.
 
@@ -367,7 +375,7 @@ def take_objects(
 
 
 def _is_named(kind: Kind, thing: Any) -> bool:
-    """Returns whether a value is names or keys of a scenario, and no object."""
+    """Returns whether a value consists of names or keys of a scenario instead of an object."""
     if kind.word == "data":
         return names_data(thing)
     if kind.part == "training":
@@ -376,9 +384,9 @@ def _is_named(kind: Kind, thing: Any) -> bool:
 
 
 def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
-    """Raises `BadInput` for overrides that set options of a method or network that is passed as a function.
+    """Raises `BadInput` if keys set options of a method or network that the user passes as a function.
 
-    Only registered functions have options. But a scenario file may hold options of the method or network that the
+    Only registered functions have options. A scenario file may still set options of the method or network that the
     function replaces.
     """
     if kind.word not in ("method", "model"):
@@ -392,7 +400,7 @@ def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
 
 
 def _check_object(kind: Kind, thing: Any) -> Any:
-    """Checks an object and returns it in the form that `UserObjects` holds."""
+    """Checks an object of the user, and converts it to the form that `UserObjects` holds."""
     if kind.word == "data" or (kind.word == "partition" and is_partitioner(thing)):
         return thing
     if kind.word == "model" and isinstance(thing, nn.Module):
@@ -411,7 +419,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's passed or named object of a kind, or None if the run uses an object of fedray.
+    """Returns the user's object of a kind, which is passed or named, or None if the run uses an object of fedray.
 
     A scenario uses exactly one object of such a kind, for example one loss.
     """
@@ -429,7 +437,7 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
 
 
 def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
-    """Returns the user's passed and registered objects by kind and name, without data.
+    """Returns the objects that the user passes or has registered, by kind and name. Data are left out.
 
     If two objects have the same name, the second name gets a number: "crop 2".
     """
@@ -481,7 +489,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Returns a scenario and its objects for trainings inside a run, without callbacks, `stop` and best checkpoint."""
+    """Removes callbacks, `stop` and the best checkpoint from a scenario and its objects, for trainings inside a run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -504,10 +512,10 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that no Python object is passed whose kind was not passed when the run was started.
+    """Checks that only kinds of Python objects are passed that were also passed when the run was started.
 
     Raises:
-        BadInput: There is such an object. The message names it and the value that the run used.
+        BadInput: There is another object. The message names it, and the value that the run used instead.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:
@@ -523,7 +531,9 @@ def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:
-    """Returns an error of one line for an exception in a run with a user's objects. Errors of fedray stay unchanged.
+    """Turns an exception in a run with a user's objects into an error of one line.
+
+    Errors of fedray stay unchanged.
 
     Returns:
         The error. It is None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come
@@ -542,7 +552,7 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
 
 @contextmanager
 def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Replaces an exception in the `with` block by the error that `explain_own_objects` returns."""
+    """Replaces an exception of the block by the error that `explain_own_objects` returns."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Makes a `Study` from a scenario, and digests of the study's data, network and code."""
+"""Makes a `Study` from a scenario, and hashes its data, network and code."""
 
 import hashlib
 import math
@@ -38,7 +38,10 @@ from fedray.simulation.study import Evaluation, Patience, Study
 
 
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners such as trees. The result is False if `own` has a method."""
+    """Returns whether clients fit learners such as trees.
+
+    It is False for a method of the user (in `own`).
+    """
     return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
 
@@ -115,7 +118,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
 
 def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
-    """Returns the partition that clients would have if the method did not pool all samples."""
+    """Returns the partition that clients would have if the method trained on the samples of single clients."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 
@@ -123,7 +126,8 @@ def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
 def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
-    `pooled` is the partition that clients would have without pooling. None means that the method does not pool samples.
+    `pooled` is None, unless the method trains on the samples of all clients together. Then it is the partition that
+    clients would have otherwise.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -183,9 +187,11 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """Returns the seed of a world. In fold 0 it is the replicate's seed, and in every other fold a different seed.
+    """Returns the seed of a world, which is one seed of one fold.
 
-    So folds have different initial models, batches and schedules, and the spread of scores over folds includes these
+    In fold 0 it is the replicate's seed. Every other fold has a different seed.
+
+    So folds have different initial models, batches and schedules. The spread of scores over folds includes these
     differences.
 
     Args:
@@ -260,7 +266,7 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
 
 
 def find_test_clients(scenario: Scenario) -> TestClients | None:
-    """Returns the rule that keeps whole clients out of training, or None if all clients train."""
+    """Returns the rule by which whole clients stay out of training, or None if all clients train."""
     wanted, keys = scenario.data.test_clients, scenario.data
     if wanted is None:
         return None
@@ -269,7 +275,7 @@ def find_test_clients(scenario: Scenario) -> TestClients | None:
 
 
 def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
-    """Returns the folds to run: one fold, or all folds of the data set or of its clients.
+    """Returns the folds to run. This is one fold, or all folds of the data set or of its clients.
 
     Args:
         scenario: The scenario.
@@ -339,8 +345,8 @@ LEVELS = (1, 16, 255, 65_535)  # possible largest values of a pixel
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
     """Returns the data set with the scaling of inputs that `data.standardize` and `data.scale` describe.
 
-    `data.scale: unit` divides pixels by the largest possible value of such pictures: 1, 16 (digits), 255 or 65,535. So
-    no client must send a statistic of its pixels.
+    `data.scale: unit` divides pixels by the largest possible value of such pictures, which is 1, 16 (digits), 255 or
+    65,535. So clients need not send statistics of their pixels.
 
     Raises:
         BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.
@@ -378,11 +384,11 @@ Digests = dict[str, dict[str, str]]  # kind -> name -> digest
 
 
 def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) -> Digests:
-    """Returns digests of everything that decides the results of a study, except the scenario's keys.
+    """Returns hashes (digests) of everything that decides the results of a study. The scenario's keys are left out.
 
     Returns:
         The digests of each kind:
-        - `data`, `network`: a digest of each property that can change.
+        - `data`, `network`: a digest of each property whose change would change results.
         - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth". It
           is empty if there is no source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
@@ -430,7 +436,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """Lists the tensors of a module that training does not change, and digests of their values."""
+    """Lists the tensors of a module that training does not change, and hashes their values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]

@@ -1,4 +1,4 @@
-"""Prepares worker processes, finds the address of a Ray cluster, and manages the folders of Rays on this machine.
+"""Prepares worker processes, finds the address of a Ray cluster, and manages the folders of local Ray clusters.
 
 Below, *a Ray* is a Ray cluster that fedray itself starts on this machine.
 """
@@ -48,7 +48,7 @@ PARTS_VARIABLE = "FEDRAY_PARTS"
 
 
 def read_patience() -> float:
-    """Returns the seconds to wait for an actor of Ray before giving up (`FEDRAY_PATIENCE`).
+    """Returns the number of seconds after which an actor of Ray that does not reply is given up (`FEDRAY_PATIENCE`).
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -82,8 +82,8 @@ def _read_amount(text: str) -> float | None:
 def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
-    MKL reads its variables at the first matrix product of the process. But malloc reads its variables before Python
-    starts. So a function call sets the two options of malloc in this process (only with glibc).
+    MKL reads its variables at the first matrix product of the process. malloc reads its variables before Python starts.
+    So a function call sets the two options of malloc in this process, if its C library is glibc.
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -99,13 +99,19 @@ def prepare_process() -> None:
 
 
 def enter_folder(folder: str) -> None:
-    """Makes `folder` the working directory if it exists, so that relative paths mean the same as in the driver."""
+    """Makes `folder` the working directory if it exists.
+
+    So relative paths mean the same as in the process of the user's command.
+    """
     if folder and Path(folder).is_dir():
         os.chdir(folder)
 
 
 def use_one_thread() -> None:
-    """Limits torch to one thread. Jobs run in parallel as lanes of a batch and in several processes."""
+    """Limits torch to one thread.
+
+    Instead, several jobs are trained as one computation, and in several processes.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -140,11 +146,11 @@ def check_machine(tiers: "Sequence[Tier]", gpus: int) -> None:
 
 
 def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
-    """Returns the torch device of a process: `cuda` if the process reserves GPUs and may use them, else `cpu`.
+    """Returns the torch device of a process. It is `cuda` if the process reserves GPUs and may use them, else `cpu`.
 
     Args:
         gpus: Number of GPUs that the process reserves, possibly a fraction.
-        device: Value of the key `clients.device`. With `cpu` no GPU is used.
+        device: Value of the key `clients.device`. If it is `cpu`, no GPU is used.
         tf32: Value of the key `clients.tf32`. If True, matrix products and convolutions on the GPU round the mantissas
             of their inputs to 10 bits.
 
@@ -167,7 +173,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 def limit_gpu_memory(gpus: float) -> None:
     """Limits a process to its share of a GPU's memory.
 
-    The CUDA driver takes some hundred MB more in each process.
+    In each process, the CUDA driver takes some hundred MB that this limit does not count.
     """
     import torch
 
@@ -176,10 +182,10 @@ def limit_gpu_memory(gpus: float) -> None:
 
 
 def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
-    """Returns the number of GPUs that Ray on this machine should assume, or None for the real number.
+    """Returns how many GPUs Ray on this machine should report, or None for the real number.
 
-    If the device is `cpu`, no GPU is used, but actors of tiers that reserve GPUs must still find them in Ray's
-    resources.
+    If the device is `cpu`, no GPU is used. But tiers may reserve GPUs, and their actors start only if Ray reports
+    these.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -192,9 +198,9 @@ def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
 def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in a fixed order, and compute in full float32 unless `tf32` is True.
 
-    By default, torch's convolutions round their inputs to 10 bits (TF32) and may add gradients by atomic operations.
-    Then two equal runs end in different bits. The same holds for some operations of a user's own modules. torch warns
-    of an operation that has no deterministic version.
+    By default, torch's convolutions round their inputs to 10 bits (TF32), and may add gradients in any order. Then two
+    equal runs end in different bits. Some operations of a user's own modules may do so, too. If an operation has no
+    deterministic version, torch warns.
     """
     import torch
 
@@ -223,12 +229,12 @@ ANSWER_SECONDS = 5.0
 def find_address(runtime: str, address: str | None) -> str | None:
     """Returns the network address of the cluster on which a scenario runs.
 
-    The result is None if the runtime does not use Ray, or if fedray must start Ray on this machine.
+    It is None if the scenario does not run on Ray, or if fedray starts Ray on this machine.
 
     `address` is the value of `--address`, or None if it is not set.
 
     Raises:
-        BadInput: The runtime does not use Ray but `--address` is set, or fedray cannot use this kind of address.
+        BadInput: `--address` is set, but the scenario does not run on Ray, or fedray cannot use this kind of address.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -274,7 +280,7 @@ def name_address(address: str) -> str:
 
 
 def answers(address: str, seconds: float = 2.0) -> bool:
-    """Returns whether something listens at `host:port`.
+    """Returns whether a process listens at the address `host:port`.
 
     It waits at most `seconds` for a connection.
     """
@@ -349,18 +355,21 @@ ENDING_SECONDS = 10.0  # longest wait for the end of a Ray whose driver was kill
 
 
 def session_place() -> Path:
-    """Returns the directory in which session folders are made: RAY_TMPDIR, or else the system's temporary directory."""
+    """Returns the directory in which the folders of local Ray clusters are made.
+
+    It is RAY_TMPDIR, or else the system's temporary directory.
+    """
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
 
 
 def session_places() -> list[Path]:
-    """Returns all directories in which session folders may have been made."""
+    """Returns all directories that may have folders of local Ray clusters."""
     return list(dict.fromkeys(path.absolute() for path in (session_place(), Path(tempfile.gettempdir()), Path("/tmp"))))
 
 
 @contextmanager
 def open_session(place: Path) -> Iterator[Path]:
-    """Makes a session folder and locks it while the block runs. The caller removes the folder.
+    """Makes the folder of a local Ray cluster, and locks it while the block runs. The caller removes the folder.
 
     Raises:
         FedrayError: The folder cannot be made in `place`.
@@ -385,14 +394,14 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """Returns the user's session folders of Rays that run and of Rays that have ended."""
+    """Returns the user's folders of local Ray clusters, whether these run or have ended."""
     return find_temporary(places, PREFIX, LOCK)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Returns whether the process that made a session folder is gone.
+    """Returns whether the process is gone that made the folder of a local Ray cluster.
 
-    Processes of its Ray may still run for a moment.
+    Processes of the cluster may still run for a moment.
     """
     try:
         with (folder / LOCK).open("r+") as lock:
@@ -403,10 +412,10 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` until the Rays of abandoned session folders have ended.
+    """Waits at most `ENDING_SECONDS` until local Ray clusters have ended whose drivers are gone.
 
     Returns:
-        The folders whose Ray is still running.
+        The folders of the clusters that still run.
     """
     deadline = time.monotonic() + ENDING_SECONDS
     while (ending := [folder for folder in folders if session_processes(folder)]) and time.monotonic() < deadline:
@@ -415,7 +424,7 @@ def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
 
 
 def session_processes(folder: Path) -> list[int]:
-    """Returns the ids of all processes of a session's Ray, including its workers."""
+    """Returns the ids of all processes of the local Ray cluster with this folder, its workers included."""
     mark, found = f"{MARK}={folder}".encode(), []
     for path in PROCESSES.iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():
@@ -426,7 +435,7 @@ def session_processes(folder: Path) -> list[int]:
 
 
 def kill_session(folder: Path) -> None:
-    """Kills all processes of a session's Ray, and waits at most `KILL_SECONDS` for their end."""
+    """Kills all processes of the local Ray cluster with this folder, and waits at most `KILL_SECONDS` for their end."""
     deadline = time.monotonic() + KILL_SECONDS
     while (pids := session_processes(folder)) and time.monotonic() < deadline:
         for pid in pids:
@@ -436,7 +445,10 @@ def kill_session(folder: Path) -> None:
 
 
 def remove_session(folder: Path) -> None:
-    """Removes the session folder of a Ray that has ended. Repeats this while Ray's threads here write into it."""
+    """Removes the folder of a local Ray cluster that has ended.
+
+    Repeats this while threads of Ray in this process still write into the folder.
+    """
     deadline = time.monotonic() + KILL_SECONDS
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)

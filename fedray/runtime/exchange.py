@@ -48,12 +48,12 @@ LONE_ROW = (
 
 
 class TrainedBlock(NamedTuple):
-    """A block of jobs that were trained together without a failure.
+    """Jobs that were trained together as one computation (a block), and none of which failed.
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
-        stats: Sums of the jobs' statistics for the server's step.
-        loss: The sum of each job's loss over its steps, `[W]`.
+        stats: The sums over the jobs' uploads that the server's step needs.
+        loss: For each job, the sum of the losses of its steps, `[W]`.
     """
 
     jobs: IntArray
@@ -68,12 +68,12 @@ Tracebacks = dict[int, str]  # index of a job in the plan -> its traceback
 def try_jobs(
     train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray, *, atom: int = 1
 ) -> tuple[list[TrainedBlock], Tracebacks]:
-    """Trains some jobs, and leaves out the jobs that fail.
+    """Trains some jobs together, and leaves out those that fail.
 
     Args:
-        train: A function that trains the jobs with given indexes as one block.
+        train: A function that takes indexes of jobs and trains these as one block.
         name: A function that takes the index of a job and describes the job for the error message.
-        skip: Whether jobs that fail are left out. If False, the first failure is raised.
+        skip: Whether jobs that fail are left out. Otherwise the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
         atom: Number of consecutive jobs that must be trained together. They also fail together.
 
@@ -114,13 +114,15 @@ def try_jobs(
 def score_clients(
     score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
 ) -> Tensor:
-    """Scores some clients. With `skip`, a client whose score fails or takes too long gets NaN.
+    """Scores some clients.
+
+    If `skip` is True, a client whose score fails or takes too long gets NaN.
 
     Args:
-        score: A function that scores clients: ids `[c]` -> scores `[rows, c]`.
+        score: A function that takes ids of clients `[c]` and returns their scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
         rows: Number of scores of each client.
-        skip: Whether failures are skipped. If False, they are raised.
+        skip: Whether failures are skipped. Otherwise they are raised.
         limit: Wall seconds that one call of `score` may take. None means no limit.
 
     Returns:
@@ -143,7 +145,7 @@ def score_clients(
 
 
 def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
-    """Returns the raw outputs of models outside training, `[M, n, C]`.
+    """Returns the raw outputs of M models for a prediction, `[M, n, C]`.
 
     Args:
         engine: The engine that computes.
@@ -197,15 +199,18 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 
 
 def _explain(error: Exception) -> str:
-    """Describes an error in one line. The line names the error's type unless the error is fedray's own."""
+    """Describes an error in one line.
+
+    The line names the type of the error, but not for errors of fedray.
+    """
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError in the body of the `with` statement after some seconds of wall time.
+    """Raises TimeoutError in the block after a number of seconds of wall time.
 
-    The limit uses a timer signal. So it works only in the main thread, and cannot interrupt a long call into C code.
+    It uses a timer signal. So it works only in the main thread, and cannot interrupt a long call into C code.
     """
     if seconds is None:
         yield
@@ -250,11 +255,13 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """Numbers the jobs of asynchronous training, `[J]`. Jobs with equal numbers (below J) may share a block.
+    """Returns a number for each job of asynchronous training, `[J]`.
 
-    Jobs that start from different versions of a model may share a block under two conditions. Their learning rates are
-    equal, and all of `Phase.pieces` treat both versions in the same way. If local training calls a method's or a user's
-    code, such jobs never share a block, because the code may use the version as the round.
+    Jobs with equal numbers may be trained together in a block.
+
+    For jobs that start from different versions of a model, there are two conditions. Their learning rates must be
+    equal, and all of `Phase.pieces` must treat both versions in the same way. If local training calls code of a method
+    or of a user, such jobs never share a block, because the code may take the version for the round.
 
     Example:
         >>> from fedray.core.method import Local
@@ -273,8 +280,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    The uploads are multiplied in place by their weights. The group of each upload (one model in one server step)
-    replaces its world, so that the server adds up each group separately.
+    Multiplies the uploads in place by their weights. Uploads of one model in one server step are a group. The index of
+    the group replaces the world of an upload, so that the server adds up each group separately.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
@@ -286,7 +293,7 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """Splits jobs into blocks, and returns the indexes of each block's jobs.
+    """Splits jobs into blocks, which are trained together, and returns the indexes of each block's jobs.
 
     All jobs of a block have the same learning rate and the same batch width.
     """
@@ -312,9 +319,9 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns for each job the model index from which the random numbers of its batches are made, `[J]`.
+    """Returns for each job the index of the model on which the random numbers of its batches depend, `[J]`.
 
-    If the models of a client are trained jointly (`Phase.together`), the index is 0, so that all models get equal
+    If a client trains its models jointly (`Phase.together`), the index is 0, so that all of its models get equal
     batches.
     """
     return plan.model if phase.together == 1 else np.zeros_like(plan.model)
@@ -337,7 +344,9 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """Returns the engine of each tier, or None for a tier that trains the whole network.
+    """Returns the engine of each tier that trains a slice of the network.
+
+    A tier that trains the whole network has None.
 
     The result is empty if all tiers train the whole network.
 
@@ -364,9 +373,9 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
 def split_by_tier(
     study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
 ) -> list[IntArray]:
-    """Splits jobs into blocks, and returns the indexes of the jobs of each block.
+    """Splits jobs into blocks, which are trained together, and returns the indexes of the jobs of each block.
 
-    If tiers train slices of the network, all clients of a block are of the same tier.
+    If tiers train slices of the network, all jobs of a block are of clients of the same tier.
 
     Args:
         study: The study that is trained.
@@ -393,12 +402,12 @@ Piece = tuple[int, int]  # (world, index of the first sample or client), which n
 
 
 class Page(NamedTuple):
-    """A state as a message.
+    """A state of the server as a message to an actor.
 
     Attributes:
         models: The models, `[M, d]`.
         counters: The integer buffers of the models, `[M, c]`.
-        extra: Further arrays of the state that the server broadcasts, by name.
+        extra: Further arrays of the state that clients receive, by name.
     """
 
     models: Any
@@ -413,8 +422,8 @@ class Order(NamedTuple):
         exchange: Number of the exchange.
         t: The round, from 0.
         jobs: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. An actor without these
-            sums has been restarted.
+        kept: Number of earlier chunks of jobs in this exchange whose sums the actor should still hold. If it lacks
+            these sums, it has been restarted.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -438,13 +447,19 @@ class Reply(NamedTuple):
 
 
 def to_page(state: State) -> Page:
-    """Packs a state into a message without copying. Of the extra tensors, only those named `broadcast/...` are sent."""
+    """Packs a state into a message without copying.
+
+    Of its extra tensors, only those whose names begin with `broadcast/` are sent.
+    """
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return Page(state.models.numpy(), state.counters.numpy(), extra)
 
 
 def to_state(page: Page) -> State:
-    """Unpacks a state from a message. The tensors share the message's read-only memory and must not be changed."""
+    """Unpacks a state from a message.
+
+    Its tensors share the message's read-only memory, and must not be changed.
+    """
     extra = {name: share_array(one) for name, one in page.extra.items()}
     return State(share_array(page.models), share_array(page.counters), extra)
 
@@ -489,10 +504,10 @@ class Chunk(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Chunks, and the actors that may take them.
+    """Chunks of jobs, and the actors that may take them.
 
-    All actors have equal resources. If jobs need private vectors of clients, the queue has only the actor that holds
-    these vectors.
+    The actors of a queue have equal resources. If the jobs need what their clients keep between rounds, the queue has
+    only the actor that holds it.
 
     Attributes:
         actors: Indexes of the actors.
@@ -512,15 +527,17 @@ def cut_chunks(
     at_home: bool = False,
     laps: int = 1,
 ) -> list[Queue]:
-    """Cuts the jobs of a round into chunks. The trained models have the same bits for every cut.
+    """Cuts the jobs of a round into chunks, which actors take.
+
+    However they are cut, the trained models have the same bits.
 
     Args:
         clients: The tiers.
         specs: The actors of the run.
         jobs: The jobs, `[J]`. The cost of a job is its number of optimizer steps.
         models: Number of models of a world, K.
-        at_home: Whether each job runs on the actor that holds its client's private vectors. Then each actor has one
-            chunk.
+        at_home: Whether each job runs on the actor that holds what its client keeps between rounds. Then each actor has
+            one chunk.
         laps: Number of chunks per actor. The first chunk of an actor has half of its share of the work, the next a
             quarter, and so on. With small chunks at the end all actors finish at about the same time.
 
@@ -578,7 +595,7 @@ SECONDS_AN_ACTOR = 0.1  # a round must take so long per actor for several chunks
 
 
 class Task(NamedTuple):
-    """One task of an actor in an exchange.
+    """One task of an actor in an exchange (all messages of a round).
 
     Attributes:
         chunk: The jobs to train. None means that the actor must only send its sums.
@@ -596,7 +613,7 @@ Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply, or
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
-    """Sends all chunks to actors for training, and adds up the statistics.
+    """Sends all chunks of jobs to actors for training, and adds up the statistics of the uploads.
 
     Args:
         queues: The chunks, and the actors that may take them.
@@ -663,7 +680,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
 
 def choose_laps(seconds: float, actors: int) -> int:
-    """Returns the number of chunks for each actor in the next round.
+    """Returns how many chunks of jobs each actor gets in the next round.
 
     It is 1 if rounds are short, because every chunk costs a call.
 

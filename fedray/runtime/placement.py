@@ -1,4 +1,4 @@
-"""Assigns actors to the nodes of a cluster and clients to actors, and explains why actors do not fit."""
+"""Assigns actors to nodes of a cluster, assigns clients to actors, and explains why actors do not fit."""
 
 import math
 from collections import Counter
@@ -41,11 +41,11 @@ class Node(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """The resources of a cluster at one moment. Both lists have one entry for each node.
+    """The resources of a cluster at one moment, by node.
 
     Attributes:
         whole: The nodes with all of their resources.
-        free: The nodes with the resources that no job has reserved.
+        free: The nodes with those resources that no job has reserved.
     """
 
     whole: list[Node]
@@ -53,7 +53,7 @@ class Cluster(NamedTuple):
 
 
 class ActorSpec(NamedTuple):
-    """The tier of a client actor, and the resources that the actor reserves on a node.
+    """The tier and the resources of a client actor, which trains the jobs of many clients.
 
     Attributes:
         tier: Index of the tier.
@@ -83,8 +83,8 @@ def seat(
 ) -> IntArray | None:
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
-    Each actor goes to the node on which most actors of its kind still fit. Nodes with resources that only other kinds
-    need come last. If the required actors do not fit in this way, each required actor goes to the first node with room
+    Each actor goes to the node that has room for the most actors of its kind. Nodes with resources that only other
+    kinds need come last. If the required actors do not fit in this way, each of them goes to the first node with room
     for it.
 
     The nodes of the required actors do not depend on `most`. If there are several kinds, this function may find no
@@ -93,8 +93,8 @@ def seat(
     Args:
         kinds: One actor of each kind.
         least: Number of required actors of each kind.
-        most: Largest number of actors of each kind. An actor beyond the required ones is of the kind of which the
-            smallest share of `most` is placed so far.
+        most: Largest number of actors of each kind. When all required actors are placed, the next actor is of the kind
+            with the smallest share of `most` so far.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -154,7 +154,7 @@ def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Nod
 
 
 def bundle_seats(specs: Sequence[ActorSpec]) -> tuple[list[dict[str, float]], list[str], list[int]]:
-    """Returns the bundles (sets of resources on one node) that Ray must reserve for actors.
+    """Returns the bundles that Ray must reserve for actors. A bundle is a set of resources on one node.
 
     There is one bundle for each node, and one for each actor whose node is not known.
 
@@ -209,8 +209,8 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
-    The message names the resources of which the cluster has too little. If there are enough in total, it says that no
-    node has room for one of the actors.
+    The message names the resources of which the cluster has too little. If the total is enough, it says that no node
+    has room for one of the actors.
 
     Args:
         least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.
@@ -294,7 +294,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 def _plan(
     clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str
 ) -> tuple[list[ActorSpec], IntArray]:
-    """Returns one actor of each tier that has clients, and the number of such actors on each node, `[kinds, nodes]`."""
+    """Returns an actor of each tier that has clients, and the number of such actors on each node, `[kinds, nodes]`."""
     kinds, counts = list_kinds(clients, per_actor, actors)
     if any(MEMORY in node.has for node in nodes):
         kinds = [kind._replace(memory=ACTOR_GB) for kind in kinds]
@@ -341,8 +341,8 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
     """Returns the actors that may train the jobs of each tier.
 
-    Tiers that reserve the same resources for an actor share their actors. So no actor idles if such tiers differ only
-    in simulated speed and one of them has most of the work.
+    Tiers whose actors reserve the same resources share their actors. So no actor is idle if one of these tiers has most
+    of the work.
 
     Returns:
         The indexes of the actors of each tier, in ascending order. A tier without clients has actors only if a tier
@@ -360,12 +360,12 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns each client to an actor, its home.
+    """Assigns each of J clients to an actor, which is its home and holds what the client keeps between rounds.
 
     The clients of a tier go in turn to the actors that `list_serving` names.
 
     Returns:
-        The index of the actor that is each client's home, `[J]`.
+        The index of each client's actor, `[J]`.
     """
     tier, serving = clients.tier_of(client), list_serving(clients, specs)
     home: IntArray = np.zeros(len(client), np.int64)
@@ -383,8 +383,8 @@ class Choice(NamedTuple):
 
     Attributes:
         specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.
-        why: The reason why the run waits, in words.
-        coming: Whether the run waits for new nodes. If so, `specs` are all required actors.
+        why: The reason why the run waits. It is empty if the run does not wait.
+        coming: Whether the run waits for new nodes. Then `specs` has all required actors.
     """
 
     specs: list[ActorSpec]
