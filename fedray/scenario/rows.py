@@ -588,6 +588,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name
 # The keys that a user set and that have no effect, by the rows above.
 
 RUNTIME = ("clients.per_actor", "clients.actors")  # keys that decide where clients are computed: no result changes
+OF_SEVERAL_MODELS = ("predict.gamma", "predict.average")  # a single model predicts the same with any value: no warning
 
 
 class Idle(NamedTuple):
@@ -717,7 +718,8 @@ def judge_keys(
     cells: dict[tuple[str, str], list[str]] = {}  # (key, reason) -> cells
     for place in places[1:] or places:
         for one in idle[place.name]:
-            cells.setdefault((one.key, one.why), []).append(place.name)
+            if one.key not in OF_SEVERAL_MODELS or not Case(place.scenario, one.key, own).has_one_model:
+                cells.setdefault((one.key, one.why), []).append(place.name)
     keys: dict[tuple[str, str], list[str]] = {}  # (cells, reason) -> keys
     for (name, why), names in cells.items():
         some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
