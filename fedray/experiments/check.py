@@ -174,6 +174,7 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         method       fed_ensemble: 5 models, 20 rounds, schedule permutation
     """
     study = build_study(scenario)
+    warn_of_study(scenario, study)  # before anything of this machine is refused
     chosen = choose_runtime(scenario, study, address)
     if chosen.gpus:
         scenario = share_gpus(scenario, chosen.gpus)
@@ -183,7 +184,6 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         device_of(most, scenario.clients.device, tf32=scenario.clients.tf32)
     elif address is None:
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
-    warn_of_study(scenario, study)
     if plot is not None:
         plot_partition(scenario, study, plot)
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, chosen, address))
@@ -228,6 +228,7 @@ def list_scenario_facts(
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
     plans, compress = describe_schedule(scenario, study), keys.compress
     sent = compress.kind + (f", ratio {compress.ratio:g}" if compress.kind in ("topk", "randomk") else "")
+    asks_user = is_own("method", study.method.name) and study.method.answer is not None  # it may need a trained state
     facts = [
         ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {plans}"),
         ("data", f"{keys.data.name}, {study.clients.number:,} clients by {keys.data.partition.name}"),
@@ -237,7 +238,7 @@ def list_scenario_facts(
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
         ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {sent}"),
-        *([] if is_own("method", study.method.name) else [("answer", cost_answer(study).describe())]),
+        *([] if asks_user else [("answer", cost_answer(study).describe())]),
         ("runtime", _describe_runtime(scenario, study, chosen, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
         ("memory", f"up to {format_bytes(needed)} in one process"),

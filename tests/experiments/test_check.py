@@ -71,10 +71,8 @@ def test_check_says_where_tf32_is_and_asks_a_gpu_for_what_run_asks_of_it(
 
 
 def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path: Path) -> None:
-    keys = scenario(
-        {"participation": {"per_round": 2}, "server": {"weighting": "examples"}, "method": {"name": "fedavg"}},
-        {"local": {"lr_decay": 0.9, "momentum": 0.5}},
-    )
+    local, server = {"lr_decay": 0.9, "momentum": 0.5}, {"weighting": "examples"}
+    keys = scenario({"participation": {"per_round": 2}, "server": server, "method": {"name": "fedavg"}, "local": local})
     lines = run_command("check", file(tmp_path, keys)).out.splitlines()
     told = {line[:12].strip(): line[13:] for line in lines}
     assert told["round"] == "2 of 6 clients take part"
@@ -85,3 +83,6 @@ def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path
     assert told["inputs"] == "images of 1 x 8 x 8"
     least, _, most, *_, median = told["rows"].replace(",", "").split()
     assert int(least) <= float(median) <= int(most) <= 240
+    own = "import fedray\nfrom fedray.methods import Method, federated as f\n"
+    (mine := tmp_path / "mine_7.py").write_text(f"{own}fedray.register('method', 'm', lambda s: Method('m', f(s)))")
+    assert "\nanswer       5 models, " in run_command("check", file(tmp_path, keys), "method=m", "--import", mine).out
