@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from small import scenario
 
@@ -81,6 +81,7 @@ def test_iid_and_shards_deal_evenly(labels: IntArray, clients: int, shards: int,
 
 @settings(max_examples=100, deadline=None)
 @given(labels_of, st.integers(1, 40), st.integers(1, 8), seeds)
+@example(np.arange(4), 2, 2, 0)  # as many places as classes
 def test_classes_gives_every_client_exactly_that_many_or_refuses(
     labels: IntArray, clients: int, classes: int, seed: int
 ) -> None:
@@ -88,13 +89,12 @@ def test_classes_gives_every_client_exactly_that_many_or_refuses(
         cut = partition.classes(labels, clients, rng.stream(seed, "partition"), classes=classes)
     except BadInput:
         count = np.unique(labels, return_counts=True)[1]
-        impossible = (
+        assert (
             len(labels) < clients
             or classes > len(count)
             or clients * classes < len(count)
             or np.minimum(count, clients).sum() < clients * classes
         )
-        assert impossible
         return
     check(cut, len(labels), clients)
     assert set(held(cut, labels)) == {classes}
