@@ -1,1 +1,1 @@
-"""Holds pieces that only some methods add to a client's job. Other packages call only the methods of `Piece`."""
+"""Holds additions to a client's job that only some methods use. Other packages call only the methods of `Piece`."""

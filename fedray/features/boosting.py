@@ -1,8 +1,8 @@
 """Lets clients fit decision trees instead of training by gradients, and combines the trees by boosting.
 
-A *learner* is one fitted tree. Each round adds learners to an ensemble. To choose among *candidates*, the server lets
-clients measure the candidates' errors. A candidate is one learner, or a committee of all learners of the round, which
-vote together.
+A *learner* is one fitted tree. Each round adds learners to an ensemble. The server chooses them among *candidates*,
+after clients have measured the errors of all candidates. A candidate is one learner, or a committee of all learners of
+the round, which vote together.
 """
 
 import math
@@ -39,15 +39,15 @@ LEAF = -1.0
 
 
 def tree_nodes(leaves: int) -> int:
-    """Returns the number of nodes of a tree with this number of leaves."""
+    """Returns the number of nodes of a binary tree."""
     return 2 * leaves - 1
 
 
 def write_tree(tree: Any, leaves: int) -> Tensor:
-    """Returns a fitted `sklearn.tree.DecisionTreeClassifier` with at most L leaves as an array of node values.
+    """Converts a fitted `sklearn.tree.DecisionTreeClassifier` to an array.
 
-    The array is `[2 L - 1, 3]` float32. The class of a leaf is its most frequent class. If several classes are equally
-    frequent, the first of these classes counts.
+    The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. The
+    class of a leaf is its most frequent class, and the first of them in a tie.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -74,14 +74,17 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns for each entry of an array of trees `[..., n, 3]` whether it holds a tree, `[...]`."""
+    """Returns for each place in an array `[..., n, 3]` whether it holds a tree, `[...]`.
+
+    Three values of 0 are no node.
+    """
     return trees[..., 0, 0] != 0
 
 
 def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
     """Returns the classes that M trees `[M, n, 3]` predict for B samples `[B, f]`, `[B, M]` int64.
 
-    The class is -1 for an absent tree.
+    A tree is an array of n nodes. For an array of zeros, the class is -1.
     """
     number, n = trees.shape[:2]
     kind, value, child = trees.reshape(-1, NUMBERS).unbind(-1)
@@ -101,7 +104,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 def vote(classes: Tensor, number: int) -> Tensor:
     """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie the first class wins.
 
-    `classes` holds the class that each of S members votes for, `[..., S]`. An absent member has -1.
+    `classes` holds the class for which each of S members votes, `[..., S]`, or -1. `number` is the number of classes.
 
     Example:
         >>> vote(torch.tensor([[2, 0, 2], [1, 0, -1], [-1, -1, -1]]), 3).tolist()
@@ -131,7 +134,7 @@ class Ensemble(NamedTuple):
         seats: Largest number of learners that a round adds, S.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        committee: Whether the learners of a round have one vote together. False means that each has its own vote.
+        committee: Whether the learners of a round vote together, with one vote. False means that each has its own vote.
     """
 
     rounds: int
@@ -153,8 +156,8 @@ class BoostedTrees(nn.Module):
         classes: Number of classes, C.
         committee: Whether the learners of a round have one vote together.
         alpha: Weight of each round's vote, `[T]`. A round that added nothing has the weight 0.
-        scale: Logarithm of the sum of all sample weights before normalization, for each round, `[T]`.
-        trees: Learners of each round, `[T, S, n, 3]` for trees of n nodes.
+        scale: Logarithm of the sum of all samples' weights before they are normalized, for each round, `[T]`.
+        trees: The S learners of each round, as trees of n nodes, `[T, S, n, 3]`.
     """
 
     alpha: Tensor
@@ -221,7 +224,7 @@ class Sizes(NamedTuple):
         worlds: Number of worlds, R.
         seats: Largest number of learners that a round adds, S.
         classes: Number of classes, C.
-        layout: Layout of the parts `alpha`, `scale` and `trees` of `BoostedTrees` in the state.
+        layout: The order of `alpha`, `scale` and `trees` (`BoostedTrees`) in a model's vector.
     """
 
     worlds: int
@@ -233,7 +236,7 @@ class Sizes(NamedTuple):
 def samme(error: float, classes: int) -> float:
     """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 as it is sent.
 
-    The weighted error e of the learner must be in [0, 1 - 1 / C).
+    e is the learner's weighted error, in [0, 1 - 1 / C), and C is the number of classes.
 
     Example:
         >>> samme(error=0.2, classes=3)  # log(0.8 / 0.2) + log(2)
@@ -245,24 +248,25 @@ def samme(error: float, classes: int) -> float:
 
 
 def is_chance(error: float, classes: int) -> bool:
-    """Returns whether a learner's error is at least 1 - 1 / C, which is no better than guessing."""
+    """Returns whether a learner is no better than guessing: its error is at least 1 - 1 / C for C classes."""
     return error >= 1.0 - 1.0 / classes
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Returns candidates that consist of one learner each: `[P, F, n, 3]` -> `[P F, 1, n, 3]`."""
+    """Makes each of F learners of P clients, `[P, F, n, 3]`, a candidate of its own, `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Returns a single candidate that consists of all learners: `[P, F, n, 3]` -> `[1, P F, n, 3]`."""
+    """Makes all learners of P clients, `[P, F, n, 3]`, one candidate, which votes as a committee, `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
-    """Returns the candidates of a round in every world, `[R, M, S, n, 3]`, ordered by client. Unused entries are 0.
+    """Returns the candidates of a round in each of R worlds, `[R, M, S, n, 3]`, in the order of clients.
 
-    `stats` holds the learners of each client. `candidates` makes candidates of all learners, as `each_alone` does.
+    A world has at most M candidates of S learners (trees). Unused entries are 0. `stats` holds the learners of each
+    client. `candidates` makes candidates of them, as `each_alone` does.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -276,9 +280,11 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns a function (`Phase.ask`) that adds a round's candidates to the state, so that clients evaluate them.
+    """Returns a function for `Phase.ask`.
 
-    The function returns None if the clients have already evaluated the candidates of this round.
+    It adds a round's candidates to the state, so that clients measure their errors.
+
+    The function returns None if the clients have already done so in this round.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -290,18 +296,18 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's samples. Weights that are too large to be added are divided by a power of two.
+    """Returns the weights of a client's samples. If they are too large to be added, they are divided by a power of two.
 
-    If some clients did not take part in a round, the weights of all samples may add up to more than 1. For example, if
-    a learner is never wrong on the participants' samples, its weight alpha is 23 or more. If it is wrong on samples of
-    an absent client, the weights of these samples are then multiplied by e^23.
+    Weights grow large if clients miss a round. For example, the weight of a learner that is never wrong on the
+    participants' samples is 23 or more. If it is wrong on samples of another client, the weights of these samples are
+    multiplied by e^23.
 
     Args:
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.
         rows: Number of samples of all clients.
 
     Returns:
-        The weights `[n]`, and the exponent b of the power of two. b is a multiple of 16 and at least 0.
+        The weights `[n]`, and the exponent of the power of two. It is a multiple of 16, and 0 if nothing is divided.
 
     Example:
         >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
@@ -318,20 +324,20 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns sums of sample weights as statistics of a round, divided by 2 to the power of `shift`.
+    """Returns clients' sums of sample weights as statistics of a round. They were divided by 2 to the power of `shift`.
 
-    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first sum is over all samples. Each further
-    sum is over the samples on which one candidate is wrong.
+    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first is over all samples. Each further one is
+    over the samples on which one of the M candidates is wrong.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
     return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """Returns the sums of sample weights over all clients, `[R, 1 + M]`, divided by a power of two.
+    """Adds the clients' sums of sample weights in each world, `[R, 1 + M]`, divided by a power of two.
 
-    `stats` holds the added statistics of `sum_errors`. In each world, this is the largest power of two by which a
-    client of the world divided its sums.
+    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The power is the largest one by
+    which a client of the world has divided its sums.
 
     Example:
         >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
@@ -351,8 +357,8 @@ def join_errors(stats: Stats) -> Tensor:
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
     """Returns a server that adds the candidate with the smallest error to the ensemble, with the weight of `samme`.
 
-    Boosting stops in a world when the best candidate is no better than guessing. With `keeps_pool` the candidates of
-    the first round are the candidates of all rounds.
+    Boosting stops in a world (seed of a fold) when the best candidate is no better than guessing. If `keeps_pool` is
+    true, the candidates of the first round are those of all rounds.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -395,7 +401,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Returns a schedule that plans no jobs for worlds in which boosting has stopped."""
+    """Returns the schedule without jobs in worlds (seeds of folds) in which boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -405,12 +411,15 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Returns why boosting has stopped in all worlds. The text is empty as long as boosting continues in some world."""
+    """Returns why boosting has stopped in all worlds.
+
+    A world is one seed of one fold. The text is empty while boosting continues in one of them.
+    """
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
 def _copy_parts(state: State, layout: Layout) -> dict[str, Tensor]:
-    """Returns copies of alpha, scale and trees of all worlds, `[R, ...]` each."""
+    """Copies alpha, scale and trees (`BoostedTrees`) of all R worlds from the state, `[R, ...]` each."""
     return {name: view.clone() for name, view in layout.views(state.models).items()}
 
 
@@ -433,8 +442,8 @@ class Sent(NamedTuple):
         learner: Number of bytes of a learner.
         series: Number of learners that a client sends, F.
         seats: Number of learners that a round adds to the ensemble, S.
-        asked: Whether a client reports the error of each learner separately. False means that it reports the error of
-            all learners as one committee.
+        asked: Whether a client reports one error for each learner. False means that it reports one error for all
+            learners, as a committee.
         pool: Whether clients fit and send learners in the first round only.
     """
 
@@ -446,9 +455,10 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function: round -> the last earlier round in which each client had a job, `[R * N]`.
+    """Returns a function that takes a round, and returns the last earlier round in which each client had a job.
 
-    The entry is -1 if a client had no job before. The schedule must not need a state.
+    The result is `[R * N]`, for N clients in each of R worlds (seeds of folds). It is -1 if a client had no job before.
+    The schedule must not need a state.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -472,7 +482,7 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Returns a function that counts the bytes that each job of a round sends and receives."""
+    """Returns a function that counts how many bytes each job of a round of boosting sends, and how many it receives."""
     before = last_round(schedule, worlds, clients)
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
@@ -492,7 +502,7 @@ def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) 
 
 
 def bagging_traffic(learner: int) -> Traffic:
-    """Returns a function that counts the bytes of bagging, in which a client sends a learner and receives nothing."""
+    """Returns a function that counts the bytes of each job of bagging. A job sends one learner and receives nothing."""
 
     def traffic(_t: int, plan: Plan) -> tuple[IntArray, IntArray]:
         return np.full(len(plan.client), learner, dtype=np.int64), np.zeros(len(plan.client), dtype=np.int64)
@@ -512,7 +522,7 @@ class ClientRows(NamedTuple):
     """The training samples of a client.
 
     Attributes:
-        x: Standardized inputs, as a network would receive them, `[n, f]` float32.
+        x: Standardized inputs, `[n, f]` float32.
         y: Classes, `[n]`.
     """
 
@@ -521,10 +531,10 @@ class ClientRows(NamedTuple):
 
 
 class KnownWeights(NamedTuple):
-    """The weights of a client's samples after some rounds.
+    """The weights of a client's samples in boosting, after some rounds.
 
     Attributes:
-        rounds: Number of these rounds.
+        rounds: Number of rounds.
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.
     """
 
@@ -534,13 +544,13 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """The results that a process keeps about its clients between rounds.
+    """What a process stores about its clients from one round to the next, so that it need not compute it again.
 
     Attributes:
-        row: The last ensemble of each world that the process received.
+        row: The last ensemble that the process received, for each world (seed of a fold).
         weights: The weights of each client's samples, by (world, client).
         classes: The classes that the candidates predict for each client's samples, by (world, client).
-        pool: The candidates to which `classes` belong. None means that there are no candidates yet.
+        pool: The candidates whose predictions are in `classes`. None means that there were no candidates yet.
         rows: Number of training samples of all clients together, for each world.
     """
 
@@ -556,7 +566,7 @@ class OneJob(NamedTuple):
 
     Attributes:
         site: The worker.
-        known: The results that the worker's process keeps.
+        known: What the process stores about its clients.
         t: The round, from 0.
         state: The state of the server.
         client: Id of the client.
@@ -575,16 +585,16 @@ class OneJob(NamedTuple):
 
 @dataclass(frozen=True)
 class FitTrees(Work):
-    """The work of clients that fit scikit-learn's decision trees. Clients send the trees as arrays of values.
+    """Lets clients fit decision trees of scikit-learn, and send them as arrays of values. A fitted tree is a learner.
 
     Attributes:
         options: Options of the decision tree, by scikit-learn's names.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        draw: How the weights of a client's samples are used. `rows` draws samples with probabilities proportional to
-            the weights. `weights` gives the weights to the learner. `bootstrap` draws samples with equal probabilities.
-        series: Number of learners that a client boosts one after another on its own samples, F. 1 means that the client
-            fits one learner and does not boost.
+        draw: How the weights of a client's samples are used. `rows` draws samples in proportion to the weights.
+            `weights` passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
+        series: Number of learners that a client fits in a round, F. If it is above 1, they are boosted on the client's
+            own samples.
         numbers: Number of values that represent one learner.
     """
 
@@ -602,9 +612,9 @@ class FitTrees(Work):
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
 
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Drops kept results that do not belong to the ensembles and candidates of this round.
+        """Deletes stored results that do not belong to the ensembles and candidates of this round.
 
-        Kept sample weights stay valid if the ensemble of this round extends the ensemble from which they were computed.
+        Stored weights of samples stay valid if this round's ensemble extends the one from which they were computed.
         """
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)
@@ -621,12 +631,12 @@ class FitTrees(Work):
             known.row[world] = row.clone()
 
     def do(self, site: Site, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Fits the learners of round t. If the state holds candidates, measures the candidates' errors instead.
+        """Fits a client's learners of round t. If the state holds candidates, measures their errors instead.
 
         Returns:
-            The statistics and the loss. If learners are fitted, the statistics hold the learners, and the loss is the
-            first learner's weighted error on the client's samples. If candidates are evaluated, the statistics hold
-            sums of sample weights, and the loss is the smallest weighted error of a candidate on these samples.
+            The statistics and the loss. The statistics hold the learners, or for candidates sums of sample weights. The
+            loss is the weighted error on the client's samples: that of the first learner, or the smallest of a
+            candidate.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -634,10 +644,10 @@ class FitTrees(Work):
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
-        """Fits the learners of a client, `[F, n, 3]`, and returns them with the loss.
+        """Fits the F learners of a client, and returns them as statistics, with the loss.
 
-        The first learner uses the weights that follow from the ensemble. Each later learner uses the weights after the
-        learner before it (local AdaBoost).
+        The first learner uses the samples' weights that follow from the ensemble. Each later one uses the weights after
+        the learner before it (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values
@@ -656,7 +666,7 @@ class FitTrees(Work):
         return {"learners": Kept({(job.world, 0, job.client): learners})}, first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
-        """Fits one learner, `[n, 3]`, with sample weights or on samples that are drawn from a random key."""
+        """Fits one learner (tree of n nodes), `[n, 3]`, with weights of samples or on drawn samples."""
         seed, address = int(job.site.seeds[job.world]), (job.t, job.client, number)
         x, y = job.rows.x.numpy(), job.rows.y.numpy()
         random_state = int(rng.keys(seed, "learner", *address) % np.uint64(2**32))
@@ -668,7 +678,7 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns sums of a client's sample weights: over all samples, and over the errors of each candidate."""
+        """Returns a client's sums of sample weights: over all samples, and over the errors of each candidate."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
@@ -683,7 +693,7 @@ class FitTrees(Work):
     def _weigh(self, job: OneJob) -> tuple[FloatArray, int]:
         """Returns the weights of a client's samples before round t, as `bound_weights` returns them.
 
-        The weights of all clients add up to 1 if all clients took part in every round.
+        If all clients took part in every round, the weights of all their samples add up to 1.
         """
         site, known, t, state, client, world, rows = job
         equal = KnownWeights(0, torch.zeros(len(rows.y), dtype=torch.float64))
@@ -704,7 +714,7 @@ class FitTrees(Work):
 
 
 def _known(kept: dict[Any, Any]) -> Known:
-    """Returns the results that this process keeps."""
+    """Returns what this process stores about its clients."""
     found: Known = kept.setdefault("boosting", Known())
     return found
 
@@ -721,7 +731,7 @@ def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:
     """Draws indices of samples with replacement.
 
     Args:
-        odds: Odds of each sample, `[n]`, at least 0. They need not add up to 1.
+        odds: Relative probability of each sample, `[n]`, at least 0.
         numbers: Uniform random values in [0, 1), one for each draw.
 
     Example:

@@ -1,6 +1,6 @@
-"""Changes the local gradient by corrections, sharpness-aware steps, training in turns, or a contrastive loss.
+"""Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss.
 
-A *lane* is one job of a block of W jobs that are trained together.
+A *lane* is one job (a client trains a model) of a block of W jobs that are trained together.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,17 +62,17 @@ class Vectors(Piece):
 class Correction(Piece):
     """Corrects the local gradient by a private vector that each client keeps for each model.
 
-    If the server also broadcasts a vector, clients send the change of the private vector in addition to the delta.
+    If the server also sends a vector, clients send the change of the private vector in addition to the delta.
 
     Attributes:
         name: Name of the private vector.
-        offset: A function (private vectors, server's vectors or None) -> the term `offset` of the local gradient (see
-            `Local`), `[W, d]`.
-        update: A function (private vectors, server's vectors or None, deltas, lengths) -> the private vectors after
-            local training, `[W, d]`. A length is the learning rate times the sum of `block.weigh_gradients`, `[W, 1]`,
-            which is the number of steps without momentum. So `-delta / length` is a mean gradient.
-        shared: Name of the server's vector that is broadcast with the models. None means that the server has no such
-            vector.
+        offset: A function that takes the private vectors and the server's vectors (or None), `[W, d]` each for W jobs.
+            It returns the vectors that are added to the gradients, `[W, d]`.
+        update: A function that takes the private vectors, the server's vectors (or None), the deltas and their lengths.
+            It returns the private vectors after local training, `[W, d]`. A length is the learning rate times the sum
+            of `block.weigh_gradients`, which is the number of steps if there is no momentum. So `-delta / length` is a
+            mean gradient.
+        shared: Name of the vector that the server sends with each model. None means that it sends none.
 
     Example:
         >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
@@ -111,7 +111,7 @@ class Correction(Piece):
         return update.keep(**{self.name: after})._replace(beside=sent)
 
     def _shared(self, update: Update) -> Tensor | None:
-        """Returns the server's vector for each lane, `[W, d]`."""
+        """Returns the vector that the server sends, for each lane, `[W, d]`. None means that it sends none."""
         if self.shared is None:
             return None
         device = update.broadcast.device
@@ -140,9 +140,9 @@ def sharpness_aware(rho: float) -> Transform:
 
 
 def chain(*rules: Transform | None) -> Transform | None:
-    """Returns one transformation that applies the given transformations in order, or None if all are None.
+    """Joins transformations of the gradient into one, which applies them in order. Returns None if all are None.
 
-    The first transformation gets the gradient of the loss, and each later one the result of the transformation before.
+    The first one gets the gradient of the loss, and each later one the result of the one before.
 
     Raises:
         BadInput: Two transformations choose the parameters at which a step computes its gradient.
@@ -169,13 +169,13 @@ def chain(*rules: Transform | None) -> Transform | None:
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
-    """Returns SGD that first trains only the head, and in the last epochs only the other layers (the body).
+    """Returns SGD that trains some parameters (the head) first, and all others (the body) in the last epochs.
 
     Args:
-        head: Mask of the parameters that belong to the head, `[p]`.
+        head: Whether each of the p parameters belongs to the head.
         body: Number of epochs at the end in which the body trains, at most `epochs`. The body trains at least one step.
         epochs: Number of epochs of a local training.
-        momentum: Momentum of SGD, 0 to 1. While parameters are fixed, their velocity is 0.
+        momentum: Momentum of SGD, 0 to 1. Parameters that are not trained have the velocity 0.
 
     Example:
         >>> import torch
@@ -202,8 +202,8 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two features, and tau > 0 is the temperature. The trained model has the features z, the
-    broadcast model z_glob, and the client's previous model z_prev.
+    cosine of the angle between two feature vectors, and tau > 0 is the temperature. z are the features of the model in
+    training, z_glob those of the received model, and z_prev those of the model that the client trained before.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 

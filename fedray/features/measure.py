@@ -1,6 +1,6 @@
-"""Measures a client's trained model on the client's samples. The client sends the measured values with the model.
+"""Measures trained models on their clients' samples. A client sends the measured values with its model.
 
-The measured values depend only on the client's samples, the client's model and a random key of the job.
+The values depend only on the client's samples, its model and a random key.
 
 Example:
     The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
@@ -45,15 +45,15 @@ class Measure(Piece):
 
 @dataclass(frozen=True)
 class Curvature(Measure):
-    """Measures the diagonal of the Fisher information, `[d]`. The diagonal is 0 for a client without samples.
+    """Measures the diagonal of the Fisher information of a trained model on the client's samples.
 
-    For `model` the diagonal is the mean over the client's samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`,
-    `[d]`. For `empirical` the diagonal is the mean square of the gradient of the network's own loss at the sample's
-    true label.
+    With the kind `model`, it is the mean over the samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]`.
+    With the kind `empirical`, it is the mean square of the loss's gradient at a sample's true label. It is 0 without
+    samples.
 
     Attributes:
         kind: `model` or `empirical`.
-        rows: Number of samples of each client that are used. They are drawn in each round. None means all samples.
+        rows: Number of samples of each client that are used. New ones are drawn in each round. None means all samples.
     """
 
     kind: Literal["model", "empirical"] = "model"
@@ -79,7 +79,7 @@ class Curvature(Measure):
         return update._replace(beside=found)
 
     def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
-        """Draws the samples that are used. Returns their indices among the client's samples, in ascending order."""
+        """Draws the samples of a client that are used. Returns their indices in ascending order."""
         size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
         if self.rows is None or self.rows >= size:
             return np.arange(size)
@@ -110,9 +110,9 @@ class ClientSums(Measure):
     The sum is 0 for a client without samples.
 
     Attributes:
-        function: A function: some samples (`SeenRows`) -> the sum over these samples, `[numbers]`. It is called for
-            several parts of the client's samples, and the sums of all parts are added. Before the first call, the
-            global random generators are seeded with the job's random key.
+        function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. It is
+            called for one part of the client's samples after another, and the results are added. Before the first call,
+            the global random generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
     """
 
@@ -129,7 +129,7 @@ class ClientSums(Measure):
         return FORWARD * size
 
     def end(self, update: Update) -> Update:
-        """Computes the sum of each job and attaches it to the update.
+        """Computes the sum for each job, which clients then send with the delta.
 
         Raises:
             BadInput: The function did not return a tensor of length `numbers`.
@@ -156,7 +156,7 @@ class ClientSums(Measure):
 
 
 def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields network inputs and targets of the chosen samples of a client, at most `EVALUATED_ROWS` at a time."""
+    """Yields network inputs and targets of the samples `place` of a client, at most `EVALUATED_ROWS` at a time."""
     fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0][torch.from_numpy(place)]
     for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
@@ -176,8 +176,8 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     """Returns the sum of the Fisher diagonals of n samples, `[d]` float64. The entries of float buffers are 0.
 
-    The network has the parameters and buffers `row` `[d]`, and is in evaluation mode. `kind` is `model` or `empirical`,
-    as in `Curvature`. The targets `y` are not used for `model`.
+    `row` is the model, `[d]`, in evaluation mode. `x` are network inputs. `kind` is `model` or `empirical`, as in
+    `Curvature`. Only `empirical` uses the targets `y`.
     """
     net.module.eval()
     total = row.new_zeros(net.layout.d, dtype=torch.float64)
@@ -194,12 +194,12 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
 
 def count_gradients(net: Net, kind: str) -> int:
-    """Returns the number of gradients that are computed for one sample."""
+    """Returns how many gradients the Fisher diagonal of one sample takes."""
     return net.outputs if kind == "model" else 1
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns the vectors s of one sample with the outputs `out`, `[j, outputs]`."""
+    """Returns vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs `out`."""
     if kind == "model":
         return factor_fisher(net.objective, out)
     slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)

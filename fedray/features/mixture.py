@@ -1,8 +1,9 @@
-"""Weighs a client's samples before training, under the assumption that they come from a mixture of K models (FedEM).
+"""Weighs a client's samples before training. The client's data are assumed to come from a mixture of K models (FedEM).
 
-The *share* of a model in a sample is the probability that this model explains the sample. `deal_data` weighs the
-samples of each batch by these shares. `fit_weights` computes the weights of the models with which a client predicts. A
-*lane* is one job of a block of jobs that are trained together. A *world* is one seed of one fold of the data.
+The *share* of a model in a sample is the probability that the sample comes from this model. `Mixture` weighs the
+samples of each batch by these shares. `fit_weights` computes a client's weights of the models, for prediction. A *lane*
+is one job (a client trains a model) of a block of jobs that are trained together. A *world* is one seed of one fold of
+the data.
 
 Example:
     Model 0 explains the first of two samples better. Both models explain the second sample equally well.
@@ -33,9 +34,9 @@ STEPS = 20  # E steps for a client whose weights are not known yet
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Computes the share of each model in each of a client's samples (the E step).
+    """Computes for each sample of a client the probability that it comes from each model: the model's share (E step).
 
-    Each model is then trained on all of the client's samples, weighted by the model's shares.
+    Each model is then trained on all samples of the client, weighted by its shares.
     """
 
     @property
@@ -64,16 +65,17 @@ class Mixture(Piece):
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
     def _shares(self, update: Update) -> "Shares":
-        """Returns the shares of the round. All blocks of the round use the same `Shares`."""
+        """Returns the shares of the models in samples. All blocks of a round use the same object."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found
 
 
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
-    """Returns each model's share in each sample, `q_j(m)` in proportion to `pi_m exp(-l(h_m(x_j), y_j))`, `[K, n]`.
+    """Returns for each sample j the probability that it comes from model m, `[K, n]`.
 
-    This is the E step. The shares of all models in a sample add up to 1, apart from the lower bound `LEAST_SHARE`. The
-    losses `[K, n]` are negative log-likelihoods. The weights pi `[K]` are at least 0.
+    It is in proportion to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods l of K
+    models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. For each sample, the
+    probabilities add up to 1, except that none is below `LEAST_SHARE`.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -87,8 +89,9 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
     """Returns a client's weights of K fixed models, `[K]`.
 
-    The weights start equal. Each E step replaces the weight of a model by the model's mean share in the client's
-    samples. `losses` holds the loss of each model on each sample, `[K, n]`. Without samples the weights stay equal.
+    The weights start equal. Each of `steps` E steps replaces the weight of a model by the mean probability that a
+    sample of the client comes from it. `losses` holds the loss of each model on each sample, `[K, n]`. Without samples
+    the weights stay equal.
 
     Example:
         >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()
@@ -109,9 +112,10 @@ class _Shared(NamedTuple):
 
 
 class Shares:
-    """The shares of a round. A client's shares are computed when the first job of the client needs them.
+    """The shares of models in samples: the probabilities that the samples of a round's clients come from each model.
 
-    A client's shares depend only on the client's samples, the models of the round and the client's private weights.
+    They are computed when a client's first job needs them. They depend only on the client's samples, the models of the
+    round and the client's private weights of the models.
     """
 
     def __init__(self, site: Site, state: State, models: int) -> None:
@@ -120,9 +124,9 @@ class Shares:
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns the share of each lane's model in each sample of the lane's batches, `[S, W, B]`.
+        """Returns the share of each lane's model (a lane is one job) in each sample of the lane's batches, `[S, W, B]`.
 
-        `place` holds the indices of the samples among the samples of the lane's client, `[S, W, B]`.
+        `place` holds the indices of these samples among all samples of the lane's client, `[S, W, B]`.
         """
         lanes = [
             self._of(world, client).share[model][place[:, lane]]
@@ -131,7 +135,7 @@ class Shares:
         return torch.stack(lanes, dim=1)
 
     def weights(self, plan: Plan) -> Tensor:
-        """Returns for each job the client's weight of the job's model after the E step, `[J, 1]` float64."""
+        """Returns for each of J jobs the client's weight of the job's model after the E step, `[J, 1]` float64."""
         rows = zip(*(column.tolist() for column in plan), strict=True)
         return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
 
@@ -148,7 +152,7 @@ class Shares:
 
 
 def sample_losses(site: Site, state: State, models: int, world: int, client: int) -> Tensor:
-    """Returns the loss of each model of a world on each training sample of a client, `[K, n]` float64.
+    """Returns the loss of each of K models of a world on each training sample of a client, `[K, n]` float64.
 
     The loss of the worker's network must be a negative log-likelihood.
     """

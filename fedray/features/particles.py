@@ -1,7 +1,7 @@
 """Trains the K models of a client together, as samples (*particles*) of one distribution over parameters (DSVGD).
 
-A *lane* is one job of a block of jobs that are trained together. The K lanes of a client are neighbors in a block
-(`runtime/exchange.py`), so a step can use all K models of the client.
+A *lane* is one job (a client trains a model) of a block of jobs that are trained together. The K lanes of a client are
+side by side in a block (`runtime/exchange.py`), so a step can use all K models of the client.
 
 Example:
     The particles of each client all move by the mean of their gradients.
@@ -44,15 +44,16 @@ class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
     A client also keeps K particles of its own, which represent the client's factor of the distribution. At first they
-    are the initial models. After each training they move, so that they also represent the change of the training. The
-    functions below take the tensors of one client, `[K, p]` each.
+    are the initial models. After each training they move, so that they also represent what the training has changed.
+    The functions below take tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
-        move: A function (gradients of the loss, received particles, current particles, own particles, number of the
-            client's samples) -> the direction of a descent step of the current particles.
-        learn: A function (own particles now, received particles, trained particles, own particles before this round) ->
-            the direction of a descent step of the own particles.
+        move: A function that returns the direction of a descent step of the current particles. It takes the gradients
+            of the loss, the received particles, the current particles, the own particles, and the number of the
+            client's samples.
+        learn: A function that returns the direction of a descent step of the own particles. It takes the own particles
+            now, the received particles, the trained particles, and the own particles before this round.
         steps: Number of steps that the client's own particles make after training.
     """
 
@@ -83,9 +84,9 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
 
     def end(self, update: Update) -> Update:
-        """Moves the clients' own particles, so that they also represent the change of the training.
+        """Moves the clients' own particles, so that they also represent what the training has changed.
 
-        The particles continue from their last positions. A new optimizer with the settings of the training moves them.
+        They continue from their last positions, with a new optimizer that has the settings of the training.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -95,7 +96,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns a function that computes the directions of a client's K lanes from the gradients of all K lanes."""
+        """Returns a function that takes the gradients of all lanes and returns the directions of descent steps."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -117,15 +118,16 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """Applies a function to the K lanes of each client separately, and returns the results of all clients, `[W, p]`.
+    """Applies a function to the K lanes of each client, and returns the results of all clients, `[W, p]`.
 
-    The function takes tensors `[K, ...]` and returns `[K, p]`. `lanes` are tensors of all clients, `[W, ...]`.
+    `models` is K. The function takes tensors `[K, ...]` and returns `[K, p]`. `lanes` are tensors of all clients, `[W,
+    ...]`.
     """
     return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
 
 
 def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tensor, int], None]:
-    """Returns a function (parameters `[W, p]`, direction, step) that makes one step in place, without samples."""
+    """Returns a function that moves parameters `[W, p]` in place by one optimizer step along a direction."""
     rule = local.step
     if not isinstance(rule, Transform):
         optimize = make_optimizer(local, lr, [], [])
@@ -146,7 +148,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error: an optimizer may not compute gradients of the loss for a client's own particles."""
+    """Raises an error. It stands for the gradient of the loss, which is not known when own particles move."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
@@ -159,9 +161,9 @@ class Target(NamedTuple):
     """The density that the particles represent, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
-        temperature: The losses are divided by this value, alpha, above 0.
+        temperature: alpha, above 0. The losses are divided by it.
         precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter. 0 means a flat prior.
-        bandwidth: Width of the Gaussian kernels around the particles, lambda.
+        bandwidth: lambda, the width of the Gaussian kernels around the particles.
     """
 
     temperature: float
@@ -170,11 +172,11 @@ class Target(NamedTuple):
 
 
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
-    """Returns the direction in which particles move so that they become samples of a density, `[K, p]`.
+    """Returns the directions in which K particles must move to become samples of a density, `[K, p]`.
 
-    The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. Here score_j is the gradient of the
-    density's logarithm at particle j. The kernel k is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K + 1))`, where m
-    is the median of all K x K squared distances. A single particle moves along its own score.
+    The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. Here `score` is the gradient of the
+    density's logarithm at each particle. The kernel `k(v, w)` is `exp(-|v - w|^2 / (2 h))`, where `h = m / (2 log(K +
+    1))`, and m is the median of all K x K squared distances. A single particle moves along its own score.
     """
     k = len(particles)
     squares = _square_distances(particles, particles)
@@ -188,7 +190,7 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Returns for each point a mean of the particles, weighted by their Gaussian kernels at the point, `[n, p]`.
+    """Returns for each of n points a mean of the particles, weighted by Gaussian kernels around the point, `[n, p]`.
 
     The gradient of the logarithm of the particles' density at a point is `(mean - point) / bandwidth^2`.
     """
@@ -197,12 +199,12 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns the piece with which clients move the particles to a posterior, and learn their factors of the posterior.
+    """Returns the `Piece` by which clients move particles to a posterior, and learn their factors of it.
 
-    The posterior is the prior times one factor t_k for each client k. The prior times t_k is the density t of the
-    client's own particles. At first these are the initial models, which stand for draws from the prior, so `t_k = 1`. A
-    client moves the received particles to the density `q / t p_0 exp(-losses / temperature)`, where q is the density of
-    the received particles. Then the client's own particles make `steps` steps to the density `q_new / q t`.
+    The posterior is the prior p_0 times one factor t_k for each client k. The client's own particles have the density
+    t, which is p_0 times t_k. At first they are the initial models, which stand for draws from the prior, so that `t_k
+    = 1`. Let q be the density of the received particles. The client moves them to the density `q / t p_0 exp(-losses /
+    temperature)`, which gives q_new. Then the client's own particles make `steps` steps to the density `q_new / q t`.
     """
     scale = 1.0 / target.bandwidth**2
 
@@ -221,7 +223,7 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 def divide_by_root(decay: float) -> Transform:
     """Returns a transformation that divides gradients by the square root of a running mean of their squares.
 
-    The running mean starts with the squares of the first step's gradient. `decay` is the weight of the earlier mean, in
+    The mean starts with the squares of the first gradient. `decay` is the weight of the earlier mean in each step, in
     [0, 1).
     """
 
@@ -235,7 +237,7 @@ def divide_by_root(decay: float) -> Transform:
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
     """Returns `|v - w|^2` of all pairs, `[n, m]`.
 
-    The first w is subtracted from all points before a matrix product, because the points may be far from 0.
+    v are the rows of `one`, and w are the rows of `other`.
     """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

@@ -1,4 +1,4 @@
-"""Lets clients keep layers of a model private (FedPer), train personal models (Ditto), or fine-tune at prediction."""
+"""Lets clients keep layers of a model private (FedPer), train personal models (Ditto), or fine-tune to predict."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ LAYERS = "layers"  # name of the private vector that holds a client's own layers
 
 @dataclass(frozen=True)
 class PrivateLayers(Piece):
-    """Keeps some layers with the client. The client trains and predicts with its own copy of these layers.
+    """Keeps some layers with the clients. Each client trains its own copy of these layers, and predicts with it.
 
-    A client that has not trained yet takes these layers from the broadcast model.
+    A client that has not trained yet takes these layers from the received model.
 
     Attributes:
         layers: The names of the private layers.
-        memory: The names of the private layers that are used only in training, and not in prediction (PVI).
+        memory: The names of private layers that are used in training only, and not in prediction (PVI).
     """
 
     layers: tuple[str, ...]
@@ -67,7 +67,7 @@ class PrivateLayers(Piece):
         return "private", f"layers {', '.join(self.layers)[:200]} stay with the clients"
 
     def _own_rows(self, site: Site, plan: Plan, rows: Tensor) -> Tensor:
-        """Returns the models `[J, d]` with each private layer replaced by the client's own copy."""
+        """Returns the models `[J, d]` with each client's own copy of the private layers."""
         return torch.where(self._mask(site.net.layout, rows), site.private.rows_or(LAYERS, plan, rows), rows)
 
     def _mask(self, layout: Layout, like: Tensor) -> Tensor:
@@ -95,9 +95,9 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression of all layers except the private layers. Private layers arrive at the server as 0.
+    """Returns a compression of models without their private layers, which arrive at the server as 0.
 
-    `make` makes the compression for a layout, and `layout` is the layout of the whole model.
+    `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
     """
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
     return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)
@@ -111,13 +111,13 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trains the personal models of each client, after the client has trained the received model.
+    """Trains models of the client's own (personal models), after the client has trained the received model.
 
-    The batches of personal models are drawn separately. A client of the run predicts with its personal model. If it has
-    several personal models, it predicts with the model that is best on its withheld samples.
+    Their batches are drawn separately. A client of the run predicts with its personal model. If it has several, it
+    predicts with the one that is best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. Each training continues from the last personal model.
+        each: How each personal model is trained. A training continues from where the client's last one ended.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
@@ -169,13 +169,13 @@ class PersonalPasses(Piece):
 
 @dataclass(frozen=True)
 class Tuning(Piece):
-    """Lets each client of the run train the server's models on its own samples for some steps before it predicts.
+    """Lets each client train the server's models for some steps on its own samples before it predicts.
 
-    The client keeps and sends nothing, so the training of the run does not change. The batches of a client are the same
-    in every evaluation. A client without training samples predicts with the server's models.
+    Clients keep and send nothing of it, so the training of the run does not change. The batches of a client are the
+    same in every evaluation. A client without training samples predicts with the server's models.
 
     Attributes:
-        phase: The training, whose `local` describes the steps of fine-tuning.
+        phase: The training. Its `local` describes the steps of fine-tuning.
 
     Source: Wang, Mathews, Kiddon, Eichner, Beaufays, Ramage, *Federated Evaluation of On-device Personalization*,
     arXiv 1910.10252, 2019.

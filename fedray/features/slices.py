@@ -1,4 +1,4 @@
-"""Lets the clients of each tier train a slice of the network, and averages the slices at the server (HeteroFL).
+"""Lets clients train slices of the network, which the server averages (HeteroFL).
 
 A slice of a network has the same layers with fewer hidden channels. Its parameters are a part of the whole network's
 parameters. A tier is a group of clients whose slices have the same width.
@@ -40,10 +40,10 @@ _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # l
 class Scaler(nn.Module):
     """Divides activations by r, in training and in prediction.
 
-    Sums over a slice's channels then become as large as sums over all channels.
+    r is the width of a slice of a network. Sums over a slice's channels then become as large as sums over all channels.
 
     Attributes:
-        width: Width of the slice, r.
+        width: r, in (0, 1].
     """
 
     def __init__(self, width: float) -> None:
@@ -61,7 +61,8 @@ class SlicedLayer(NamedTuple):
     Attributes:
         shape: Shape of the weights, `(out, in, ...)`.
         bias: Whether the layer has biases. They follow the weights in a model's parameters.
-        reads: Number of channels of the hidden layer before this layer. The first layer, which gets all inputs, has 0.
+        reads: Number of channels of the hidden layer before this layer. It is 0 for the first layer, whose inputs a
+            slice keeps whole.
         last: Whether the layer computes the outputs of the network, which a slice keeps whole.
     """
 
@@ -72,13 +73,13 @@ class SlicedLayer(NamedTuple):
 
 
 class TierNet(NamedTuple):
-    """The network that the clients of a tier train.
+    """The network that the clients of one tier (class of devices) train: a slice of the whole network.
 
     Attributes:
         width: Width of the slice, r, in (0, 1].
         net: The network of the slice. If r is 1, it is the whole network.
         layers: The layers of the whole network.
-        work: Operations of the slice, as a fraction of the operations of the whole network.
+        work: Operations in the slice, as a fraction of those in the whole network.
         scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
 
@@ -100,7 +101,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
         who: Name of the method that slices the network, for messages.
 
     Raises:
-        BadInput: The network has layers that cannot be sliced, and a width is below 1.
+        BadInput: A width is below 1, but the network has layers that cannot be sliced.
     """
     if all(width == 1 for width in widths):
         return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
@@ -111,7 +112,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
 
 def keep_channels(width: float, channels: int) -> int:
-    """Returns the number of channels of a slice, `ceil(r c)`, at least 1. Rounding errors of `r c` are ignored.
+    """Returns the number of channels in a slice of width r of c channels: `ceil(r c)`, at least 1.
 
     Example:
         >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
@@ -171,9 +172,9 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 
 
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
-    """Returns the positions of the parameters of a slice in the whole model, `[s]`, in ascending order.
+    """Returns the positions of a slice's s parameters in the whole model, `[s]`, in ascending order.
 
-    `first` is a function: number of channels of a hidden layer -> the first channel of the slice.
+    `first` is a function that takes the number of channels of a hidden layer, and returns the slice's first channel.
     """
     begin, places = 0, []
     for (out, read, *kernel), bias, reads, last in layers:
@@ -191,9 +192,9 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns multipliers of the whole model's parameters that replace the slice's `Scaler` layers, `[d]`.
+    """Returns a multiplier for each of the whole model's parameters, `[d]`. They replace a slice's `Scaler` layers.
 
-    The multiplier is 1 / r for a slice of width r, and 1 in the last layer.
+    It is 1 / r for a slice of width r, and 1 in the last layer.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
@@ -230,7 +231,7 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Returns a layer of a slice. The hidden layer before it has `reads` channels, or is absent (0)."""
+    """Cuts one layer to a slice. The hidden layer before it has `reads` channels. It is 0 for the first layer."""
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]
@@ -247,7 +248,7 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 
 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
-    """Returns an engine that gets models of the whole network and trains only the slice. The rest stays unchanged.
+    """Returns an engine that takes models of the whole network, and trains only a slice of each.
 
     `engine` trains the network `net` of the slice. `columns` are the positions of the slice's parameters in a model of
     the whole network, `[s]`.
@@ -263,7 +264,7 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """Returns a block that holds only the slice of each model `[W, d]` of a block.
+    """Returns the block (clients that train together) with only a slice of each model.
 
     `columns` are the positions of the slice's parameters in a whole model, `[s]`.
     """
@@ -298,16 +299,16 @@ class Slices(Piece):
     """Lets the clients of each of T tiers train their tier's slice of the network.
 
     Attributes:
-        tier_nets: The network of each tier. A tier without a slice has the whole network.
-        places: A function (round, tier) -> the positions of the slice's parameters in the whole model, `[s]`, in
-            ascending order.
-        share: Operations of each tier's network, as a fraction of the operations of the whole network, `[T]`, in
-            (0, 1].
-        answers: Whether clients of the run (not new ones) predict with their tier's slice instead of the whole model.
-            The slice must then be the same in every round.
-        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. A slice's hidden layers divide
-            by the slice's width (`Scaler`). The whole model has no such division, so its parameters are multiplied by
-            1 / width instead when the slice predicts. None for a tier, or an empty tuple, means no multipliers.
+        tier_nets: The network of each tier (class of devices). It may be the whole network.
+        places: A function that takes a round and a tier. It returns the positions of the slice's parameters in the
+            whole model, `[s]`, in ascending order.
+        share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
+        answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
+            then be the same in every round.
+        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. The hidden layers of a slice
+            divide by the slice's width (`Scaler`), and those of the whole model do not. So when a slice predicts as a
+            part of the whole model, the parameters are multiplied by 1 / width. None for a tier, or an empty tuple,
+            means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]
@@ -338,13 +339,14 @@ class Slices(Piece):
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
-    """Returns the piece with which each tier trains its slice of the network.
+    """Returns the addition to a client's job by which each tier (class of devices) trains its slice of the network.
 
     Args:
         nets: The network of each tier.
-        window: A function that returns the first channel of the slices in a hidden layer.
+        window: A function that takes the round and the number of channels of a hidden layer, and returns the slices'
+            first channel.
         answers: Whether clients of the run predict with their tier's slice. The window must then be the same in every
-            round. If no slice is narrower than the network, `answers` has no effect.
+            round.
 
     Raises:
         BadInput: `nets` is empty.
@@ -368,7 +370,10 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function: round -> 1 for each parameter that a tier trains and 0 for the others, `[T, d]` float64."""
+    """Returns a function that takes a round.
+
+    It returns 1 for each parameter that a tier (class of devices) trains, and 0 for the others, `[T, d]` float64.
+    """
 
     def marks(t: int) -> Tensor:
         held = torch.zeros(len(slices.nets), d, dtype=torch.float64)
@@ -380,9 +385,9 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 
 
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
-    """Returns a server that averages each parameter over the uploads whose slices contain this parameter.
+    """Returns a server that averages each parameter over the uploads whose slices contain it.
 
-    Parameters that no upload contains stay unchanged. `held` is a function of `mark_columns`.
+    Parameters that no upload contains do not change. `held` is a function that `mark_columns` returned.
 
     Example:
         There are two clients. The second client has trained only the first parameter.
@@ -409,10 +414,10 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
 
 
 def compress_slices(each: Sequence[Compress]) -> Compress:
-    """Returns a compression of each tier's slice of the model. The rest of the delta arrives at the server as 0.
+    """Returns a compression that sends only the slice of the model that the client has trained.
 
-    Error feedback may keep a residual for a parameter. The residual is sent when the parameter is in the client's slice
-    again. `each` holds the compression of the s parameters of each tier's slice.
+    `each` holds the compression for each tier (class of devices). The rest of the delta arrives at the server as 0. If
+    error feedback keeps a residual of a parameter, it is sent when the parameter is in the client's slice again.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

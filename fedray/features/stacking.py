@@ -1,4 +1,4 @@
-"""Builds stacks: ensembles of base models, whose predictions are combined by a meta model or a fixed rule.
+"""Builds stacks. A stack is an ensemble of base models, whose predictions a meta model or a fixed rule combines.
 
 A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
 clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
@@ -32,9 +32,9 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 
 
 class FeatureShards:
-    """Shards whose training inputs are features. Features are computed when samples are fetched.
+    """Shards (the clients' data) whose training inputs are predictions of other models, the features.
 
-    Test samples and withheld samples come from the wrapped shards.
+    Features are computed when they are needed. Test samples and withheld samples are those of the wrapped shards.
     """
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
@@ -43,7 +43,8 @@ class FeatureShards:
         Args:
             whole: The wrapped shards, which have the labels and all samples that are not used for training.
             width: Number of features, F.
-            compute: A function (world, client) -> the features of the client's training samples, `[n, F]`.
+            compute: A function that takes a world and a client, and returns the features of the client's training
+                samples, `[n, F]`.
             pooled: Whether client 0 stands for a server that has the features of all clients. The other clients then
                 have no samples.
         """
@@ -61,7 +62,7 @@ class FeatureShards:
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples each job has, `[J]`. If pooled, client 0 has all samples."""
+        """Returns how many samples each of J jobs has. If client 0 stands for a server, it has all samples."""
         if not self.pooled:
             return self.whole.sizes(world, client)
         everyone = np.arange(self.number)
@@ -69,7 +70,7 @@ class FeatureShards:
         return np.where(client == 0, each.sum(axis=1), 0)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Computes the features, and returns them with the labels of the wrapped shards."""
+        """Computes the features of the jobs' samples, and returns them with the labels."""
         if not self.pooled:
             return self._fetch(world, client)
         each = self._fetch(np.repeat(world, self.number), np.tile(np.arange(self.number), len(world)))
@@ -100,7 +101,7 @@ class FeatureShards:
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
-    """Returns the samples of each job for which the job's mask `[n]` is true."""
+    """Returns for each job the samples where the job's mask is true."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -110,9 +111,9 @@ def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards with `folds` worlds for each world of the wrapped shards. Each of these worlds lacks one fold.
+    """Shards (the clients' data) without one fold. There are `folds` worlds for each world of the wrapped shards.
 
-    World `w * folds + f` has the samples of world w without the samples of fold f.
+    World `w * folds + f` has the samples of world w except those of fold f.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -126,7 +127,7 @@ class LeaveOutShards:
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
         """Wraps the shards with all samples. `seeds` holds the seed of each of their worlds.
 
-        With `within`, fold f is a part of every client's samples. Without it, fold f is all samples of client f.
+        If `within` is true, fold f is a part of every client's samples. Otherwise fold f is all samples of client f.
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
@@ -152,14 +153,14 @@ class LeaveOutShards:
         return np.asarray(order % self.folds, dtype=np.int64)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples each job has without the samples of the fold, `[J]`."""
+        """Returns how many samples each of J jobs has. Samples of the world's fold do not count."""
         size, fold = self.whole.sizes(world // self.folds, client), world % self.folds
         if not self.within:
             return np.where(client == fold, 0, size)
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the samples of the wrapped shards without the samples of the fold."""
+        """Returns each job's samples, except those of the world's fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -171,7 +172,7 @@ class LeaveOutShards:
 
 
 class ProxyShards:
-    """Shards with each client's proxy samples (on which the meta model is trained), or with all other training samples.
+    """Shards (the clients' data) with each client's proxy samples, or with all its other training samples.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -185,8 +186,8 @@ class ProxyShards:
     def __init__(self, whole: Shards, seeds: tuple[int, ...], share: float, *, shows: bool) -> None:
         """Wraps the shards with all samples. `seeds` holds the seed of each world.
 
-        The proxy samples are the fraction `share` of a client's samples, rounded down. With `shows`, the shards have
-        only the proxy samples. Without it, they have all other samples.
+        The meta model is trained on proxy samples: the fraction `share` of a client's samples, rounded down. If `shows`
+        is true, the shards have only these. Otherwise they have all other samples.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -197,7 +198,7 @@ class ProxyShards:
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples each job has, `[J]`."""
+        """Returns how many samples each of J jobs has."""
         size = self.whole.sizes(world, client)
         proxy = count_withheld(size, self._share)
         return proxy if self._shows else size - proxy
@@ -241,12 +242,12 @@ class WeightedLogits(nn.Module):
         self.weight = nn.Parameter(torch.full((clients, classes if by_class else 1), 1.0 / clients))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns the weighted sum `[B, C]` of the clients' logits z, which are side by side, `[B, N * C]`."""
+        """Returns the weighted sum of N clients' logits, `[B, C]`. `z` has the logits side by side, `[B, N * C]`."""
         return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
-    """Returns a network that combines the logits of all clients' networks, `[B, N * C]`.
+    """Returns a network that combines the logits of N clients' networks, `[B, N * C]`, into logits `[B, C]`.
 
     `kind` is `neural`, `client_weights` or `class_weights`. `width` is the number of hidden units for each client in
     `neural`.
@@ -268,13 +269,12 @@ def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
 
 
 def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Returns the logarithms of the combined class probabilities, `[n, C]` float64.
+    """Combines the predictions of N clients' networks. Returns the logarithms of class probabilities, `[n, C]` float64.
 
     Args:
-        kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, the probability of a
-            class is a weighted sum over the clients, normalized over the classes. A client's weight is its share of the
-            samples of the class. With `voting`, the probability of a class is the fraction of clients whose largest
-            logit belongs to the class.
+        kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, a client's probability of
+            a class is weighted by its share of the samples of the class, and the sums are normalized. With `voting`,
+            the probability of a class is the fraction of clients whose largest logit belongs to it.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
 
@@ -296,12 +296,12 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 
 def side_by_side(outputs: Tensor) -> Tensor:
-    """Returns the outputs of all clients' networks `[N, n, C]` as the inputs of an aggregator, `[n, N * C]` float32."""
+    """Puts the outputs of N clients' networks, `[N, n, C]`, side by side, `[n, N * C]` float32."""
     return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
 
 
 class ProductAndMixture(nn.Module):
-    """A network between the product and the mixture of the clients' predictions (`interpolate_answers`).
+    """A network that predicts between the product and the mixture of the clients' predictions (`interpolate_answers`).
 
     Attributes:
         beta: The position between mixture (0) and product (1), `[1]`.
@@ -313,14 +313,14 @@ class ProductAndMixture(nn.Module):
         self.beta = nn.Parameter(torch.full((1,), beta))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns log-probabilities `[B, C]` from the clients' logits side by side, `[B, N * C]`."""
+        """Returns log-probabilities, `[B, C]`. `z` has the logits of N clients side by side, `[B, N * C]`."""
         return interpolate_answers(z.reshape(z.shape[0], -1, self.classes).transpose(0, 1), self.beta)
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns a network whose only parameter is beta (`ProductAndMixture`).
+    """Returns a network of `ProductAndMixture`, whose only parameter is beta.
 
-    The inputs of this network are the logits of all clients' networks side by side, `[B, N * C]`.
+    Its inputs are the logits of N clients' networks side by side, `[B, N * C]`.
     """
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
@@ -328,10 +328,10 @@ def build_interpolation(classes: int, beta: float) -> Net:
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
     """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    The result is `log p_beta = beta log P + (1 - beta) log Q - log sum_y exp(...)`. A negative beta or 1 - beta is
-    replaced by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine
-    with a uniform prior over the classes). Q is the mean of the clients' probabilities. Both follow from the raw
-    outputs of the clients' networks, `[N, n, C]`.
+    The result is `beta log P + (1 - beta) log Q`, normalized over the classes. A negative beta or 1 - beta is replaced
+    by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a
+    uniform prior over the classes). Q is the mean of the clients' probabilities. `outputs` are the raw outputs of N
+    clients' networks, `[N, n, C]`.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -366,15 +366,15 @@ class Voter(NamedTuple):
 
 
 class Base(NamedTuple):
-    """One architecture of a stack.
+    """One architecture of a stack (an ensemble whose predictions a meta model or a rule combines).
 
     Attributes:
         net: The network of this architecture.
-        models: Number of models of this architecture in an ensemble.
+        models: Number of models of this architecture in the stack.
         voter: A classifier that clients fit instead of training a network. `net` is then a `voting_net`. None means
-            that clients train the network `net`.
-        members: A function that tells which clients have this architecture. None means all clients.
-        answers: Whether the mean of the bases, which predicts without a meta model, includes this base.
+            that clients train `net`.
+        members: A function that takes clients, and returns whether each has this architecture. None means all clients.
+        answers: Whether this architecture counts in the mean that predicts if there is no meta model.
     """
 
     net: Net
@@ -385,31 +385,30 @@ class Base(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Several bases and a meta model. Each base is trained once for each fold, without the samples of that fold.
+    """Several architectures (bases), and a meta model that combines their predictions.
 
     Attributes:
         bases: The n architectures.
-        meta: The meta model. Its inputs are the n * C probabilities of the bases. None means that the predictions of
-            the bases are averaged.
+        meta: The meta model. Its inputs are the n * C probabilities of the bases. None means that these are averaged.
         rounds: Number of rounds in which the bases are trained.
-        folds: Number of folds, F. 1 means that no samples are left out.
+        folds: Number of folds, F. Each base is trained F times, each time without one fold. 1 means that no samples are
+            left out.
         within: Whether fold f is a part of every client's samples. False means that fold f is all samples of client f.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: A rule of `combine_outputs`, for a base in which each client has its own model. The inputs of the meta
-            model are then the logits of all these models. Without a meta model, this rule combines the logits. None
-            means ordinary stacking.
-        proxy: If each client has its own model: the fraction of each client's samples on which the meta model is
-            trained. With 0 the models and the meta model are both trained on all samples.
-        features: What the meta model learns from. With `out_of_fold` it is the prediction of the sub models that were
-            not trained on the sample. With `all` it is the mean of the predictions of all sub models of a base. With
-            `side_by_side` it is the predictions of all sub models, without averaging.
-        pooled: Whether clients upload these features with the labels of their samples. The server then trains the meta
-            model.
+        combine: None means ordinary stacking. Otherwise each client has a model of its own, and the inputs of the meta
+            model are the logits of all these models. Without a meta model, this rule of `combine_outputs` combines
+            them.
+        proxy: Fraction of each client's samples on which only the meta model is trained, if each client has a model of
+            its own. With 0 the models and the meta model are trained on all samples.
+        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, the
+            predictions of the sub models that were not trained on the sample. With `all`, the mean of the predictions
+            of all sub models of a base. With `side_by_side`, the predictions of all sub models side by side.
+        pooled: Whether clients upload these features and the labels of their samples, so that the server trains the
+            meta model.
         at_server: Whether the server trains the meta model on its own samples.
-        answers_at_once: Whether the meta model predicts from the start, with its initial weights. False means that it
-            predicts only after it was trained.
+        answers_at_once: Whether the meta model predicts before it was trained, too.
         name: Name of the network in messages.
     """
 
@@ -443,9 +442,9 @@ class Stack(NamedTuple):
 
 
 class StackModule(nn.Module):
-    """The module of a stack. The inputs of its meta model are the mean probabilities of each base, side by side.
+    """The module of a stack: several architectures (bases), and a meta model that combines their predictions.
 
-    If there is no meta model, or if it has not been trained yet, the module averages the bases whose `answers` is true.
+    Without a meta model, or before it was trained, the module averages the bases whose `answers` is true.
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.
@@ -483,7 +482,7 @@ class StackModule(nn.Module):
         return logits
 
     def _join_clients(self, x: Tensor, combine: str) -> Tensor:
-        """Returns the combined logits of the clients' own models."""
+        """Combines the predictions of the clients' own models, and returns logits."""
         outputs = torch.stack([model(x) for models in self._models() for model in models])
         if self.meta is not None and bool(self.trained):
             logits: Tensor = self.meta(side_by_side(outputs))
@@ -499,7 +498,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """The module of a base whose classifiers clients fit. It has no parameters and cannot predict."""
+    """A module without parameters, which cannot predict. It stands for classifiers that clients fit."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""
@@ -507,7 +506,7 @@ class VotingModule(nn.Module):
 
 
 def voting_net(name: str, classes: int) -> Net:
-    """Returns a network without parameters. It stands for a base whose classifiers vote.
+    """Returns a network without parameters, which cannot predict. It stands for classifiers that clients fit.
 
     Example:
         >>> net = voting_net("sklearn/decision_tree", classes=10)
@@ -520,7 +519,7 @@ def voting_net(name: str, classes: int) -> Net:
 def stacked_net(stack: Stack) -> Net:
     """Returns the network of a stack.
 
-    The network's `init` returns zeros, because `fedray.simulation.stacking` draws the initial models of each part.
+    Its `init` returns zeros, because `fedray.simulation.stacking` draws the initial models of each architecture.
     """
     with torch.no_grad():
         bases = [

@@ -1,12 +1,12 @@
-"""Averages a client's models over windows of training steps, and makes the upload from these means (FedPA).
+"""Averages the models of a local training over windows of steps, and computes the upload from these means (FedPA).
 
-A window is a number of consecutive steps of local training. The engine is called once for each step. Each call starts
-from the model that the call before returned, and trains on the batch of its step. The velocity of SGD is kept here. A
-*lane* is one job of a block of W jobs that are trained together.
+A window is a number of consecutive steps of local training. The engine is called for one step at a time, and starts
+from the model after the step before. The velocity of SGD is kept here. A *lane* is one job (a client trains a model) of
+a block of W jobs that are trained together.
 
 Example:
-    The first client makes ten steps. Two steps come before the first of three windows, and eight lie in the windows.
-    The second client makes only two steps.
+    The first client makes ten steps. Two of them come before the first window, and the other eight lie in three
+    windows. The second client makes only two steps.
 
     >>> assign_windows(np.array([10, 2]), Windows(torch.sub, number=3, mixing=0.2)).T.tolist()
     [[-1, -1, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, -1, -1, -1, -1, -1, -1, -1, -1]]
@@ -36,15 +36,15 @@ _STEP = -4  # makes the random keys of single steps differ from other keys
 
 @dataclass(frozen=True)
 class Windows(Piece):
-    """Makes the upload from means over the models of local training, and not from the last model (FedPA).
+    """Computes the upload from means over the models of a local training, and not from the last model (FedPA).
 
     The first steps of a local training belong to no window. The other steps are cut into windows of equal length. The
-    models after each step of a window are averaged. Clients must train with SGD, without Nesterov's momentum. A user's
-    loss is allowed, but no transformation or correction of the gradient.
+    models after each step of a window are averaged. Clients must train with SGD, without Nesterov's momentum. They may
+    have a user's loss, but no transformation or correction of the gradient.
 
     Attributes:
-        combine: A function (parameters at the start `[p]`, means of the windows `[l, p]`), both float64 -> the change
-            of the parameters that the client sends, `[p]`.
+        combine: A function that takes the parameters at the start, `[p]`, and the means of the windows, `[l, p]`,
+            float64 each. It returns the change of the parameters that the client sends, `[p]`.
         number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is one window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
         burn_in: Number of rounds at the start of the run in which there are no windows.
@@ -86,7 +86,7 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every lane of a block. The result of a lane is computed from the means of the lane's windows."""
+        """Trains every lane of a block. The results are computed from the means of the lanes' windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
         change = trained.final - block.start  # the float buffers, which are the columns from p on, keep this change
@@ -100,8 +100,8 @@ class Finish(Piece):
     """Replaces the model that a client has trained. The client then sends and keeps the new model.
 
     Attributes:
-        finish: A function (models before training `[W, d]`, trained models `[W, d]`) -> the models that replace the
-            trained models, `[W, d]`. Models of clients that have made no step are not replaced.
+        finish: A function that takes the models before and after training, `[W, d]` each, and returns the models that
+            replace the trained ones. If a client has made no step, its model is not replaced.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
@@ -122,7 +122,7 @@ class Finish(Piece):
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """Returns the window of each step of each lane, `[S, W]`. Steps outside of the windows have -1.
+    """Returns in which window each step of each lane lies, `[S, W]`. Steps outside of the windows have -1.
 
     `steps` is the number of optimizer steps of each lane, `[W]`, at least 1.
     """
@@ -152,7 +152,10 @@ class _Sampled(NamedTuple):
 
 
 def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[list[Tensor], Trained]:
-    """Returns the means of each lane's windows, `[l, p]` float64, and the trained lanes."""
+    """Trains the lanes of a block.
+
+    Returns the means of each lane's windows, `[l, p]` float64, and the trained lanes.
+    """
     p, w, place = net.layout.trainable, len(block.start), assign_windows(block.steps, windows)
     sums = block.start.new_zeros(int(place.max()) + 1, w, p, dtype=torch.float64)
     velocity = block.start.new_zeros(w, p if block.local.momentum else 0)
@@ -170,7 +173,10 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes one step of the first `real` lanes and writes the results into `now`. `one` is the block of this step."""
+    """Makes one step of the first `real` lanes, and writes the results into `now`.
+
+    `one` is a block with this step only.
+    """
     trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
     before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
     if momentum:
@@ -182,9 +188,9 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Yields for each step of a block a block with this single step of plain SGD.
+    """Cuts a block into blocks with a single step of plain SGD.
 
-    The yielded blocks hold the models before the first step. `_advance` replaces these models.
+    They hold the models before the first step, which `_advance` replaces.
     """
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
@@ -201,5 +207,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Returns the batch of one step, as `Block.read` of a block with a single step."""
+    """Returns the batch of one step. It serves as `Block.read` of a block with only this step."""
     return read(step, step + 1)
