@@ -1,5 +1,5 @@
-"""Compares the cost of fedray with the cost of a plain PyTorch loop in the same run (`fedray bench`).
+"""Compares the cost of fedray with the cost of a plain PyTorch loop (`fedray bench`).
 
-The result is a table. `rows.py` names the rows, measures each row in a separate process, and prints the table.
-`works.py` has the code that is measured.
+The result is a table. `rows.py` measures each row in a separate process, and prints the table. `works.py` has the code
+that is measured.
 """

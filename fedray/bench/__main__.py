@@ -1,4 +1,4 @@
-"""Measures one row in this process: `python -m fedray.bench ROW full|quick FILE` writes the results to FILE as JSON."""
+"""Measures one row of the table: `python -m fedray.bench ROW full|quick FILE` writes the results to FILE as JSON."""
 
 import json
 import sys

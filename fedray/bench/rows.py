@@ -1,4 +1,4 @@
-"""Measures each row of the benchmark's table in a separate process, so that memory is counted for each row."""
+"""Measures each row of the benchmark's table in a separate process, so that rows do not share memory."""
 
 import gc
 import json
@@ -46,9 +46,9 @@ def pin_to_one_core() -> None:
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """Measures the mean cost of a round over one lap. A lap is several rounds that are timed together.
+    """Measures the mean cost of a round. All `rounds` rounds are timed together.
 
-    `clock` returns the CPU seconds so far.
+    `clock` returns how many CPU seconds were used so far.
 
     Example:
         >>> rounds = []
@@ -68,11 +68,11 @@ def take_turns(
     clock: Callable[[], float] = time.process_time,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
-    """Measures laps of several works in turns (A B A B), after a warm-up lap. Returns the median cost of each work.
+    """Measures several functions in turns (A B A B), and returns the cost of a round of each.
 
-    `works` are pairs of a work and the number of rounds of a lap. `clock` returns the CPU seconds so far. `choose`
-    combines the costs of all laps of a work into one cost. On a busy machine `min` varies less than the median, because
-    load only adds time.
+    `works` are pairs of a function and a number of rounds, which are timed together (a lap). Each function runs a short
+    lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose` makes one
+    cost of the costs of all laps. On a busy machine `min` varies less than the median, because load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -84,7 +84,7 @@ def take_turns(
 
 
 def measure_peak() -> float:
-    """Measures the flop/s of a float32 product of 1024 x 1024 matrices on one core. Returns the best of ten tries."""
+    """Measures how many floating-point operations per second a product of 1024 x 1024 float32 matrices reaches."""
     a, b = torch.arange(2.0 * 1024**2).view(2, 1024, 1024) / 1024**2
 
     def product(rounds: int) -> None:
@@ -113,7 +113,7 @@ class Process(NamedTuple):
 
 
 def list_tree() -> list[Process]:
-    """Lists this process and all its descendants."""
+    """Lists this process, its children, their children, and so on."""
     if sys.platform != "linux":
         raise BadInput("this row reads /proc: run it on Linux")
     known = {one.id: one for one in map(_read_process, Path("/proc").glob("[0-9]*")) if one is not None}
@@ -136,7 +136,7 @@ def _read_process(folder: Path) -> Process | None:
 
 
 def measure_tree_cpu() -> float:
-    """Measures the CPU seconds of the whole process tree, in steps of a clock tick."""
+    """Measures the CPU seconds of this process and all processes below it, in steps of a clock tick."""
     return sum(one.cpu for one in list_tree())
 
 
@@ -163,10 +163,10 @@ class BenchResult(NamedTuple):
         what: the measured work, in words.
         measured: the measured value.
         unit: the unit of `measured`. It is empty for a ratio.
-        target: the largest acceptable value of `measured`. With `at_least` it is the smallest acceptable value. None
-            means that there is no target.
-        at_least: whether `target` is a lower bound.
-        wall: the ratio of wall times if `measured` is a ratio of CPU seconds. Otherwise it is None.
+        target: the largest acceptable value of `measured`, or the smallest if `at_least` is true. None means that there
+            is no target.
+        at_least: whether `target` is the smallest acceptable value.
+        wall: the ratio of wall times, if `measured` is a ratio of CPU seconds. Otherwise it is None.
         note: details for the last column of the table.
     """
 
@@ -258,19 +258,19 @@ ROWS = {
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row. Its argument says whether to measure quickly."""
+    """Returns the function that measures a row of the table. Its argument says whether to measure quickly."""
     found: Callable[[bool], list[BenchResult]] = getattr(import_module("fedray.bench.works"), ROWS[name])
     return found
 
 
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
-    """Measures rows and returns the table of their results.
+    """Measures rows of the table, and returns the table.
 
     `only` has the names of the rows to measure. If it is empty, all rows are measured. `show` is called with each line
     of the table as soon as the line is known.
 
     Raises:
-        BadInput: `only` has a name that is no row.
+        BadInput: `only` has a name that no row has.
         FedrayError: a row failed. The message is the end of the row's output.
     """
     if unknown := [name for name in only if name not in ROWS]:

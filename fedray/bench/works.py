@@ -1,4 +1,6 @@
-"""Defines and measures works. A *work* is a scenario for fedray, and the same network for a plain PyTorch loop.
+"""Defines and measures the works of the benchmark.
+
+A *work* is a scenario for fedray, and the same network for a plain PyTorch loop.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -51,7 +53,7 @@ BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """A scenario for fedray, and the same network for a plain PyTorch loop. A row of the table measures both.
+    """A scenario for fedray, and the same network for a plain PyTorch loop. Both are measured.
 
     Attributes:
         scenario: the scenario to simulate.
@@ -64,7 +66,7 @@ class BenchWork(NamedTuple):
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
-        """Builds the study (data, clients and method) of the scenario, with the given keys changed."""
+        """Builds data, clients and method of the scenario (a `Study`). `changes` are keys with other values."""
         return replace(build_study(self.scenario, self.own), **changes)
 
 
@@ -95,7 +97,7 @@ def boston_mlp() -> nn.Module:
 
 
 def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
-    """Draws standard normal inputs and labels 0 to 9 at random, because only the size of the data matters here.
+    """Draws random inputs and labels 0 to 9. Only the size of the data matters.
 
     The first `tested` training samples are also used as test samples.
     """
@@ -106,7 +108,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 
 
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
-    """Makes a work of 100 clients with 100 images of 28 x 28 each, in batches of 10.
+    """Makes a benchmark of 100 clients with 100 images of 28 x 28 each, in batches of 10.
 
     `more` has sections of the scenario to change.
     """
@@ -115,7 +117,7 @@ def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) ->
 
 
 def small_clients(number: int, per_round: int, method: dict[str, Any] | None = None, **local: Any) -> BenchWork:
-    """Makes a work of clients with 20 samples of 64 features each, in batches of 10.
+    """Makes a benchmark of clients with 20 samples of 64 features each, in batches of 10.
 
     `method` is the section `method` of the scenario. None means plain FedAvg. `local` has keys of the section `local`.
     """
@@ -125,10 +127,10 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
 
 
 def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
-    """Makes a work of clients as in `small_clients`, but without rounds.
+    """Makes a benchmark of asynchronous training with the clients of `small_clients`.
 
-    A round of this work is a server step, which uses `goal` uploads. `concurrency` clients with log-normal speeds train
-    at the same time.
+    A server step, which uses `goal` uploads, counts as a round. `concurrency` clients train at the same time. Their
+    speeds are log-normal.
     """
     keys = fedavg_scenario(number, number, batch_size=10)
     keys["participation"] = {"mode": "buffered", "concurrency": concurrency, "goal": goal}
@@ -138,13 +140,13 @@ def buffered_clients(number: int, concurrency: int, goal: int) -> BenchWork:
 
 
 def generated(number: int, per_round: int) -> BenchWork:
-    """Makes a work of clients with 20 samples each, which are generated when needed."""
+    """Makes a benchmark of clients with 20 samples each. The samples are generated when they are needed."""
     keys = fedavg_scenario(number, per_round, batch_size=10) | {"data": {"name": "synthetic"}}
     return BenchWork(read_scenario(keys), UserObjects(model=plain_mlp), plain_mlp)
 
 
 def boston(epochs: int, fold: int | str = "all") -> BenchWork:
-    """Makes a work of Boston housing with 10 clients, which train once for many epochs in batches of one sample."""
+    """Makes a benchmark of Boston housing. Its 10 clients train once, for many epochs, in batches of one sample."""
     keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
@@ -154,7 +156,7 @@ def boston(epochs: int, fold: int | str = "all") -> BenchWork:
 
 
 def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
-    """Makes a work of five models of one network, with `tested` test samples."""
+    """Makes a benchmark with five models of one network and `tested` test samples."""
     keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
     return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
@@ -174,14 +176,14 @@ def like_boston(n: int = BOSTON[0], folds: int = BOSTON[2]) -> Dataset:
 
 
 def digits_study(replicates: int) -> BenchWork:
-    """Makes a small work of 100 clients with handwritten digits, of which 10 clients train in a round."""
+    """Makes a small benchmark of handwritten digits. 10 of its 100 clients train in a round."""
     keys = fedavg_scenario(100, 10, batch_size=10) | {"data": {"name": "digits"}, "replicates": replicates}
     keys["model"] = {"name": "mlp", "hidden": [64]}
     return BenchWork(read_scenario(keys), UserObjects(), plain_mlp)
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """Makes the scenario from which the scenarios of all rows start. `local` has keys of the section `local`."""
+    """Makes the scenario on which all others are based. `local` has keys of the section `local`."""
     return {
         "rounds": 1,
         "runtime": "inline",
@@ -194,7 +196,7 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
 
 
 class Unrecorded:
-    """A recorder that saves nothing, so that only the rounds are measured."""
+    """Stands for the run directory, and saves nothing, so that only the rounds are measured."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
         """Ignores the jobs of a round."""
@@ -210,9 +212,10 @@ class Unrecorded:
 
 
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
-    """Returns a function that simulates further rounds of a study, and the progress that the function updates.
+    """Returns a function that simulates further rounds of a study (data, clients and method), and the run's progress.
 
-    The rounds are neither evaluated nor saved. `runtime` is the runtime of the jobs. None means this process.
+    The function updates the progress. Rounds are neither evaluated nor saved. `runtime` runs the jobs. None means this
+    process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -252,8 +255,8 @@ class Federation(NamedTuple):
     Attributes:
         model: the global model, which is trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
-        loss: a function from outputs and targets to the mean loss of a batch.
-        local: the settings of local training, of which the loop uses the optimizer and FedProx's proximal term.
+        loss: a function that takes outputs and targets, and returns the mean loss of a batch.
+        local: the settings of local training. The loop uses the optimizer and FedProx's proximal term.
     """
 
     model: nn.Module
@@ -266,9 +269,10 @@ PlainRound = Callable[[Federation, int, ChooseClients, DealBatches], None]
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round of FedAvg. Chosen clients train the global model, which becomes the mean of the results.
+    """Runs a round of FedAvg in plain PyTorch. Clients train the global model, which becomes the mean of the results.
 
-    `t` is the number of the round, from 0. `choose` returns the clients of a round, and `deal` the batches of a client.
+    `t` is the number of the round, from 0. `choose` takes a round and returns its clients. `deal` takes a round and a
+    client, and returns the client's batches.
     """
     model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
@@ -289,9 +293,9 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
 
 
 def lean_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round as `plain_round` does, but without an optimizer and state dicts, which PyTorch does not need.
+    """Runs a round as `plain_round` does, but faster: without optimizer objects and state dicts.
 
-    The local optimizer is SGD without momentum, decay and proximal term. The network has no buffers.
+    The optimizer must be SGD without momentum, weight decay and proximal term. The network must have no buffers.
     """
     weights: list[Tensor] = list(world.model.parameters())
     chosen = choose(t)
@@ -334,7 +338,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """Makes one world of a study for the plain loop, with the initial model and standardized data.
+    """Makes the initial model and the standardized data of one world of a study for the plain loop.
 
     `world` is the number of the world, from 0. A world is one seed of one fold.
     """
@@ -360,7 +364,7 @@ def _to_type(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, DealBatches]:
-    """Draws clients and batches from one generator, as a plain loop usually does."""
+    """Returns functions that draw clients and batches from one generator, as a plain loop usually does."""
     random = rng.stream(0, "plain loop")
     local = study.method.phase.local
     chosen = len(study.method.phase.schedule(0, None).client) // study.worlds
@@ -374,7 +378,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns the clients and batches that fedray draws. With them the plain loop must reach the same weights."""
+    """Returns functions that give the clients and batches that fedray draws, so that both reach the same weights."""
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -394,7 +398,7 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
 
 
 def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
-    """Joins the parameters and buffers of a model to one row `[d]`, float64, in main memory."""
+    """Joins the parameters and buffers of a model to one vector, `[d]` float64, in main memory."""
     named = dict(model.named_parameters()) | dict(model.named_buffers())
     return torch.cat([named[name].detach().flatten() for name in layout.names]).double().cpu()
 
@@ -407,7 +411,7 @@ def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
 
 
 class Laps(NamedTuple):
-    """The numbers of laps and rounds with which a work is measured.
+    """How often and how long a benchmark is measured. A lap is several rounds that are timed together.
 
     Attributes:
         plain: the number of rounds in a lap of the plain loop.
@@ -455,17 +459,16 @@ def measure_fedag(quick: bool) -> list[BenchResult]:
 def measure_ratio(
     what: str, target: float | None, work: BenchWork, laps: Laps, brief: BenchWork | None = None
 ) -> list[BenchResult]:
-    """Measures fedray and two plain loops in turns, and returns the ratios of their costs.
+    """Measures fedray and two plain loops in turns, and returns fedray's cost relative to each loop.
 
-    The first ratio is fedray's cost divided by the cost of the usual loop. The second is divided by the cost of the
-    lean loop.
+    The first result is relative to the usual loop (`plain_round`), and the second to the lean loop (`lean_round`).
 
     Args:
         what: the work in words.
         target: the largest acceptable ratio. None means that there is no target.
         work: the work that fedray and the plain loops train.
         laps: the numbers of laps and rounds.
-        brief: a shorter work, after which the weights are compared. None means `work` itself.
+        brief: a shorter work. After it, the weights of fedray and of the loop are compared. None means `work` itself.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -493,7 +496,7 @@ def measure_ratio(
 
 
 def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu", run: PlainRound = plain_round) -> Work:
-    """Makes a function that runs rounds of a plain loop in every world of the study, on a device."""
+    """Makes a function that runs rounds of a plain loop in every world (seed of a fold) of a study."""
     worlds = [make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [draw_at_random(world, study) for world in worlds]
 
@@ -524,7 +527,7 @@ def count_flops(study: Study, work: BenchWork) -> float:
 def measure_weight_difference(
     work: BenchWork, dtype: torch.dtype, device: str = "cpu", loop: PlainRound = plain_round
 ) -> float:
-    """Measures the difference of the weights of fedray and of a plain loop after one round on the same batches.
+    """Measures how much the weights of fedray and of a plain loop differ after one round on the same batches.
 
     The difference is |w_fedray - w_plain| / |update|, in the worst world.
 
@@ -553,7 +556,7 @@ def measure_weight_difference(
 
 @contextmanager
 def on_ray(work: BenchWork, actors: int) -> Iterator[Runtime]:
-    """Opens the Ray runtime of a work, with `actors` client actors of one CPU each."""
+    """Opens Ray for a benchmark, with `actors` client actors of one CPU each."""
     from fedray.runtime.ray.coordinator import RayRuntime
 
     scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=actors))
@@ -575,7 +578,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
-    """Measures the speedup by a second actor, the ratio of the wall times of a round with one actor and with two."""
+    """Measures the speedup by a second actor: the wall time of a round with one actor, divided by that with two."""
     from fedray.runtime.ray.connection import open_ray
 
     work = images(small_cnn, per_round=40)
@@ -614,7 +617,10 @@ def small_resnet() -> nn.Module:
 
 
 def color_pictures() -> BenchWork:
-    """Makes a work of 20 clients with 160 color images of 32 x 32 each, with 10 clients per round and batches of 16."""
+    """Makes a benchmark of 20 clients with 160 color images of 32 x 32 each.
+
+    10 clients train in a round, in batches of 16.
+    """
     keys = fedavg_scenario(20, 10, batch_size=16)
     data = noise(20 * 160, (3, 32, 32))
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
@@ -636,7 +642,7 @@ def measure_gpu(quick: bool) -> list[BenchResult]:
 
 
 def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
-    """Measures fedray and the plain loop in turns, in laps of one round."""
+    """Measures a round of fedray and of the plain loop on a GPU, in turns."""
     device = device_of(1.0)
     made = work.make()
     study = made.study()
@@ -659,7 +665,7 @@ WARM_UP = 0.2  # share of the rounds before memory is measured
 
 
 def measure_replicates(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a round with ten replicates and with one replicate."""
+    """Measures the CPU time of a round with ten replicates, divided by the time with one replicate."""
     bench.pin_to_one_core()
     what = "ten replicates of a small study (digits, MLP 64-64-10, 10 clients a round) / one"
     alone, together = _measure_both(digits_study(1), digits_study(10), 3 if quick else 9, 20)
@@ -667,7 +673,7 @@ def measure_replicates(quick: bool) -> list[BenchResult]:
 
 
 def measure_folds(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a round with twenty folds and with one fold."""
+    """Measures the CPU time of a round with twenty folds, divided by the time with one fold."""
     bench.pin_to_one_core()
     epochs = 4 if quick else 40
     what = f"twenty folds of Boston ({epochs} epochs, batch 1) / one fold"
@@ -676,7 +682,7 @@ def measure_folds(quick: bool) -> list[BenchResult]:
 
 
 def measure_buffered(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a job in training without rounds and of a job in rounds."""
+    """Measures the CPU time of a job in asynchronous training, divided by the time of a job in rounds."""
     bench.pin_to_one_core()
     in_rounds, flying = small_clients(1000, 100), buffered_clients(1000, 100, goal=10)
     laps = [(simulate(in_rounds.study())[0], 10), (simulate(flying.study())[0], 100)]
@@ -688,18 +694,18 @@ def measure_buffered(quick: bool) -> list[BenchResult]:
 
 
 def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) -> list[Cost]:
-    """Measures the cost of a round of one world, and of a round of many worlds in one run."""
+    """Measures the cost of a round with one world (seed of a fold), and of a round with many worlds."""
     return bench.take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)
 
 
 def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResult:
-    """Returns the cost of many worlds in one run, divided by the cost of one world."""
+    """Returns the cost of a round with many worlds (seeds of folds), divided by the cost with one world."""
     note = f"{1e3 * alone.cpu:.2f} ms CPU a round alone, {1e3 * together.cpu:.2f} ms together"
     return BenchResult(what, together.cpu / alone.cpu, "", target, False, together.wall / alone.wall, note)
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times with a million and with ten thousand generated clients, and peak memory."""
+    """Measures the CPU time with a million clients, divided by that with ten thousand, and the peak memory."""
     bench.pin_to_one_core()
     few, many = (simulate(generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = bench.take_turns([(few, 4), (many, 4)], 3 if quick else 9)
@@ -761,7 +767,7 @@ local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the CPU times of a study, from command to report, and of a plain training loop."""
+    """Measures the CPU time of a small run, from command to report, divided by that of a plain training loop."""
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))
@@ -803,7 +809,7 @@ PIECE = 500  # samples in a batch of the plain loop
 
 
 def measure_evaluation(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of a plain loop for scoring five models and their ensemble."""
+    """Measures the cost of scoring five models and their ensemble, divided by the cost in a plain loop."""
     small = ensemble_of(plain_mlp, (64,), 2_000)
     large = ensemble_of(small_cnn, (1, 28, 28), 2_000)
     repeats = 3 if quick else 9
@@ -813,7 +819,7 @@ def measure_evaluation(quick: bool) -> list[BenchResult]:
 
 
 def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
-    """Measures the time in which fedray evaluates a work, divided by the time of a plain loop."""
+    """Measures the time in which fedray evaluates the models of a benchmark, divided by the time of a plain loop."""
     bench.pin_to_one_core()
     plain, fedray, _ = make_evaluations(work)
     slow, fast = bench.take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
@@ -822,7 +828,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns an evaluation by a plain loop, an evaluation by fedray, and a dict with the latest accuracy of both.
+    """Returns functions that evaluate by a plain loop and by fedray, and a dict with the latest accuracy of both.
 
     Example:
         >>> work = ensemble_of(plain_mlp, (64,), tested=20)

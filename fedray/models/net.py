@@ -1,6 +1,6 @@
-"""Turns a module into a `Net`, whose models are vectors, and defines networks with distributions over their weights.
+"""Converts a torch module to a `Net`, and defines networks with distributions over their weights.
 
-A model is a vector `[d]` of the module's trainable parameters and float buffers.
+A model of a `Net` is a vector `[d]`: the module's trainable parameters and float buffers.
 """
 
 import copy
@@ -38,12 +38,12 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         module_factory: A function that makes a new module with initial values. It may draw random numbers only from
             torch's global generator.
         name: Name of the network in messages and records.
-        objective: The loss that the network is trained with, see `per_sample`.
+        objective: Name of the loss in training. `per_sample` computes it.
         outputs: Length of the output for one sample. For `gaussian_nll` it is twice the number of targets.
 
     Returns:
-        The net. Its `init(key)` makes a new module inside `rng.torch_scope(key)` and returns the module as a model
-        `[d]`, float32.
+        The net. Its `init(key)` makes a new module with random numbers from `key`, and returns the module's model,
+        `[d]` float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -75,9 +75,9 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Returns raw outputs `[S, n, C]` of S models `[S, d]` in evaluation mode, for network inputs x `[n, ...]`.
+    """Returns the raw outputs of S models `[S, d]` in evaluation mode for the same network inputs, `[S, n, C]`.
 
-    Gradients flow to the parameters. Float buffers (the entries of a model from `layout.trainable` on) have gradient 0.
+    `x` are the inputs, `[n, ...]`. Gradients flow to the trainable parameters. Float buffers have the gradient 0.
 
     Raises:
         BadInput: `models` has a different shape.
@@ -119,7 +119,7 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
 
 
 def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns one model `[d]` as a plain torch state dict, for `module.load_state_dict` or `torch.save`.
+    """Converts one model `[d]` to a torch state dict, for `module.load_state_dict` or `torch.save`.
 
     The tensors are copies. `counters` are the integer buffers of the model, `[c]` int64. None means zeros.
 
@@ -134,9 +134,9 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns one model as a torch state dict with all entries of the module, including frozen parameters.
+    """Converts one model `[d]` to a torch state dict with all entries of the module, frozen parameters included.
 
-    The arguments `row` and `counters` are as in `state_dict`.
+    `row` is the model, and `counters` are its integer buffers, as in `state_dict`.
 
     Example:
         >>> body = nn.Linear(3, 2).requires_grad_(False)
@@ -155,23 +155,23 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether only the last layer has parameters and is linear. Outputs are then linear in the parameters."""
+    """Returns whether only the last layer has parameters, and is linear."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Returns the inputs of a linear model's last layer, `[n, p]`. `x` holds the inputs of the model, `[n, ...]`."""
+    """Returns what the last layer of a linear model receives, `[n, p]`, if the model has the inputs x, `[n, ...]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
 
 
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
-    """Replaces a layer that occurs twice in a module by two layers that share their parameters. Returns the module.
+    """Replaces a layer that occurs twice in a module by two layers with the same parameters. Returns the module.
 
-    `functional_call` would leave the given tensors in a layer that has two names. `known` holds the ids of the layers
+    Otherwise `functional_call` would leave the tensors that it inserts in the layer. `known` holds the ids of layers
     that occurred before.
     """
     for name, child in module._modules.items():
@@ -188,7 +188,7 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 
 
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name and the tensor of each part of a model, in the order of the layout."""
+    """Yields the name and the tensor of each trainable parameter and float buffer, in the order of a model's vector."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
     yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
 
@@ -214,7 +214,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Gaussian(NamedTuple):
-    """The prediction of a Gaussian head.
+    """The prediction of a network with a mean and a variance for each target.
 
     Attributes:
         mean: Mean of each target, `[..., B, outputs / 2]`.
@@ -261,11 +261,11 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
-    """Returns vectors `[j, outputs]` whose outer products sum to the Fisher matrix of the outputs for one sample.
+    """Returns vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs.
 
-    Up to a constant, the loss is the negative log-likelihood of a distribution. The Fisher information of this
-    distribution is `diag(p) - p p'` for `cross_entropy`, the identity for `half_mse`, and twice the identity for `mse`.
-    For a Gaussian head it is `1 / v` for the mean and `1 / (2 v^2)` for the variance v.
+    Up to a constant, the loss is the negative log-likelihood of a distribution with these outputs. Its Fisher matrix is
+    `diag(p) - p p'` for `cross_entropy` with the probabilities p, the identity for `half_mse`, and twice the identity
+    for `mse`. For `gaussian_nll` the information is `1 / v` about the mean and `1 / (2 v^2)` about the variance v.
 
     Example:
         >>> import torch
@@ -286,7 +286,7 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
 
 def split_gaussian(outputs: Tensor) -> Gaussian:
-    """Splits the outputs `[..., B, 2 targets]` of a Gaussian head into means and variances.
+    """Splits raw outputs `[..., B, 2 targets]` into a mean and a variance of each target.
 
     The first half of the outputs are the means. The variances are the softplus of the second half, plus 1e-6.
 
@@ -308,7 +308,7 @@ _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # the layers whose ope
 
 
 def count_forward_flops(net: Net, row: Tensor) -> float:
-    """Returns how many floating-point operations linear layers and convolutions need in a forward pass of one sample.
+    """Returns how many floating-point operations a forward pass of one sample takes in linear layers and convolutions.
 
     The result is at least two operations per parameter, and for text at least two per parameter and token. `row` is one
     network input, `[1, ...]`.
@@ -342,13 +342,13 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
 
 
 class FlatWeights(NamedTuple):
-    """Maps the entries of a vector `[p]` to the trainable tensors of a network.
+    """Describes how the p trainable parameters of a network lie in a vector.
 
     Attributes:
         names: Name of each trainable tensor, in the order of the vector.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs (name of a parameter in the network, name of the parameter in `names`). Shared weights have
+        places: Pairs of a parameter's name in the network and its name in `names`. Weights that layers share have
             several pairs.
     """
 
@@ -358,7 +358,7 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors of a vector `[p]` by their names in the network, for `functional_call`."""
+        """Splits a vector `[p]` into the network's tensors, and returns these by name for `functional_call`."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
@@ -390,7 +390,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Removes the trainable parameters from a network, and returns the pairs of names (`FlatWeights.places`)."""
+    """Removes the trainable parameters from a network, and returns their pairs of names (`FlatWeights.places`)."""
     first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # shared weights have several names
     places = [(place, first[id(part)]) for place, part in every if id(part) in first]
@@ -405,7 +405,7 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """Returns a function that makes a network by `make` and wraps it in a module. The function can be pickled.
+    """Returns a function that makes a network by `make`, and wraps it in a module. It can be pickled.
 
     The module is `kind(network, *about)`.
     """
@@ -428,12 +428,12 @@ PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network with a Gaussian over its p trainable parameters, and with the prior of this Gaussian.
+    """A network with two Gaussians over its p trainable parameters. The second is the prior of the first.
 
     Attributes:
-        own: The Gaussian whose mean predicts.
+        own: The Gaussian. The network predicts with its mean.
         prior: The prior of `own`. Both are equal at first.
-        net: The network with its buffers, without its trainable parameters.
+        net: The network, from which the trainable parameters were removed.
 
     Example:
         >>> pair = MeanField(nn.Linear(3, 2), rho=0.0)
@@ -444,7 +444,7 @@ class MeanField(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes both Gaussians. Their means are the initial parameters of the network.
+        """Makes two equal Gaussians, whose means are the initial parameters of the network.
 
         Every rho has the value `rho`. `name` is the network's name in messages.
         """
@@ -459,7 +459,7 @@ class MeanField(nn.Module):
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
-    """Returns mean `[p]` and rho `[p]` of a Gaussian, in this order. All entries of rho have the same value."""
+    """Makes the parameters of a Gaussian: p means, and p values of rho, which all equal `rho`."""
     return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
 
 
@@ -481,14 +481,14 @@ SITE_NAMES = (
 
 
 class Partitioned(nn.Module):
-    """A network with a Gaussian over its p trainable parameters, and with a client's factor of this Gaussian.
+    """A network with a Gaussian over its p trainable parameters, and a client's factor of this Gaussian (PVI).
 
     Attributes:
-        posterior: The Gaussian whose mean predicts.
-        site: A client's factor, as natural parameters. These parameters are 0 at first, so the factor is 1 everywhere.
-        start: Holds `is_prior`, which is 1 until the Gaussian has been learned from data. Until then the posterior is
-            the prior, and the values in `posterior` are only the start of training.
-        net: The network with its buffers, without its trainable parameters.
+        posterior: The Gaussian. The network predicts with its mean.
+        site: Natural parameters of a client's factor. They are 0 at first, so that the factor is 1 everywhere.
+        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the prior stands for it,
+            and `posterior` is only the start of training.
+        net: The network, from which the trainable parameters were removed.
 
     Example:
         >>> one = Partitioned(nn.Linear(3, 2), rho=0.0)
@@ -499,7 +499,7 @@ class Partitioned(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes the Gaussian. Its mean is the initial parameters of the network.
+        """Makes the Gaussian, whose mean is the initial parameters of the network.
 
         Every rho has the value `rho`. `name` is the network's name in messages.
         """
@@ -537,7 +537,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Makes M samples, where M is `number`. Each sample equals the initial parameters of the network."""
+        """Makes `number` samples. Each equals the initial parameters of the network."""
         nn.Module.__init__(self)
         first, self._weights = take_out_weights(net, name)
         self.samples = nn.Parameter(first.repeat(number, 1))
@@ -568,7 +568,7 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channel
 
 
 def find_dropout(module: nn.Module) -> list[nn.Module]:
-    """Returns the layers of a module that drop units or channels with a probability above 0, in the module's order.
+    """Returns the dropout layers of a module whose probability is above 0, in the module's order.
 
     Example:
         >>> len(find_dropout(nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.5))))
@@ -580,13 +580,16 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
 def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
     """Returns a random key for each of the `rows` samples of a batch in training, `[rows]`.
 
-    `key` is the random key of a client's local training. Steps are counted from 0.
+    `key` is the random key of a client's local training. `step` is the number of the step, from 0.
     """
     return rng.fresh(rng.fresh(rng.fresh(key, _TRAINING), step), np.arange(rows))
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """Returns a random key for each sample, `[n]`, computed from `key` and the sample's raw inputs x, `[n, ...]`."""
+    """Returns a random key for each of n samples.
+
+    It depends on `key` and on the sample's raw inputs in x, `[n, ...]`.
+    """
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
     words = np.zeros((len(flat), -(-flat.shape[1] // 8) * 8), np.uint8)
     words[:, : flat.shape[1]] = flat
@@ -600,7 +603,8 @@ def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
 def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
     """Returns a context in which the masks of a module's dropout layers are computed from `keys`.
 
-    `keys` has one random key for each sample of the inputs, `[n]`. The module may be in training or evaluation mode.
+    `keys` has one random key for each of the n samples in a forward pass. The module may be in training or evaluation
+    mode.
     """
     parts = find_dropout(module)
     modes = [part.training for part in parts]
@@ -630,9 +634,10 @@ def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], 
 
 
 def answer_with_dropout(module: nn.Module, keys: rng.Keys, models: int, answer: Callable[[int], Tensor]) -> Tensor:
-    """Returns raw outputs `[M, n, C]` of models whose dropout stays on. Each model has its own masks.
+    """Returns the raw outputs of M models with dropout, `[M, n, C]`. Each model has its own masks.
 
-    `keys` holds a random key of each input, `[n]`. `answer` is a function: m -> the outputs of model m, `[1, n, C]`.
+    `keys` holds a random key for each of n inputs. `answer` is a function that takes the index of a model, and returns
+    its outputs, `[1, n, C]`.
     """
     out = []
     for m in range(models):

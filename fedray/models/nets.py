@@ -1,4 +1,4 @@
-"""Defines the networks of fedray's catalogue, as plain torch modules, and networks with early exits."""
+"""Defines the networks that scenarios can name, as torch modules, and networks with early exits."""
 
 import copy
 import inspect
@@ -25,7 +25,7 @@ NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 wit
 def norm_layer(norm: str, channels: int) -> nn.Module:
     """Returns a BatchNorm2d, or a GroupNorm with 2 groups (with 1 group if the number of channels is odd).
 
-    Group normalization has no running statistics that would have to be averaged over clients.
+    Group normalization has no running statistics, which a server would have to average over clients.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
@@ -111,7 +111,7 @@ class RBF(nn.Module):
 
     Attributes:
         centers: The centers c_j, `[J, p]`. They are constants of the network and are not trained.
-        width: Width of the features in the unit of x, above 0.
+        width: Width of the features in units of the inputs, above 0.
     """
 
     centers: Tensor
@@ -137,7 +137,7 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a linear model on radial features (RBF, Linear). The tangent kernel of this model is exactly `phi phi^T`.
+    """Returns a linear model on radial features phi. Its tangent kernel is exactly `phi phi^T`.
 
     Source: Fed-ensemble, section V-A (100 features, width 0.08, centers drawn uniformly from [-1, 1]).
 
@@ -185,10 +185,10 @@ def cnn(
 ) -> nn.Sequential:
     """Returns a small convolutional network.
 
-    It has Conv2d, ReLU and MaxPool2d(2) for each entry of `channels`, then Flatten, then Linear and ReLU for each entry
-    of `hidden`, and a last Linear. The network of McMahan et al. 2017 has channels (32, 64), hidden (512,) and padding
-    2. The network of SHEFL has two entries in `hidden`. The network in the public code of Fed-ensemble has the default
-    settings and dropout 0.5. Dropout acts on whole channels of the last convolution, and on units of the hidden layers.
+    Its layers are Conv2d, ReLU and MaxPool2d(2) for each entry of `channels`, then Flatten, then Linear and ReLU for
+    each entry of `hidden`, and a last Linear. Dropout acts on whole channels of the last convolution, and on units of
+    the hidden layers. McMahan et al. 2017 use channels (32, 64), hidden (512,) and padding 2. SHEFL uses two entries in
+    `hidden`. The public code of Fed-ensemble has the default settings and dropout 0.5.
 
     Args:
         input_shape: `(channels, height, width)`.
@@ -228,7 +228,7 @@ def cnn(
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
     """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) for images of any size.
 
-    The classifier has one layer, as is usual for images of 32 x 32 pixels. Poolings round an odd side up. The
+    The classifier has one layer, as is usual for images of 32 x 32 pixels. A pooling rounds half of an odd side up. The
     normalization after each convolution is batch, group or none.
     """
     depth, height, width = read_image_shape("vgg11", input_shape)
@@ -268,7 +268,7 @@ def read_image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int,
 
 
 class NextCharacter(nn.Module):
-    """A network that predicts the next character by an embedding, an LSTM, and a linear layer on the last position."""
+    """A network for the next character of a text: an embedding, an LSTM, and a linear layer on the last position."""
 
     def __init__(self, vocabulary: int, outputs: int, *, embedding: int, hidden: int, layers: int) -> None:
         nn.Module.__init__(self)
@@ -292,7 +292,7 @@ def lstm(
     hidden: int = 256,
     layers: int = 2,
 ) -> nn.Module:
-    """Returns the network for Shakespeare of McMahan et al. 2017: embeddings of length 8, two LSTM layers of 256 units.
+    """Returns McMahan et al.'s network for Shakespeare (2017): embeddings of length 8, two LSTM layers of 256 units.
 
     Args:
         input_shape: `(L,)`, the length of a window.
@@ -327,8 +327,9 @@ SMALL_STEM_BELOW = 64  # pixels; images with a shorter side get the small stem
 def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """Returns a ResNet-8 (He et al. 2016, section 4.2 with n = 1), the small network of papers on CIFAR.
 
-    Shortcuts that change the number of channels are 1 x 1 convolutions, as in ResNet-18. The number of channels is 16
-    times `width` in the first stage and doubles in each later stage. The normalization is batch or group.
+    The first stage has 16 times `width` channels, and each later stage twice as many as the one before. Where the
+    number of channels changes, the shortcut is a 1 x 1 convolution, as in ResNet-18. The normalization is batch or
+    group.
 
     Example:
         >>> sum(p.numel() for p in resnet8((3, 32, 32), 10).parameters())
@@ -340,8 +341,8 @@ def resnet8(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, n
 def resnet18(input_shape: tuple[int, ...], outputs: int, *, width: float = 1.0, norm: str = "batch") -> nn.Module:
     """Returns a ResNet-18 (He et al. 2016).
 
-    The number of channels is 64 times `width` in the first stage and doubles in each later stage. The normalization is
-    batch or group.
+    The first stage has 64 times `width` channels, and each later stage twice as many as the one before. The
+    normalization is batch or group.
 
     Example:
         >>> resnet18((3, 32, 32), 10).conv1
@@ -384,9 +385,9 @@ def mobilenet_v2(
 ) -> nn.Module:
     """Returns a MobileNetV2 (Sandler et al. 2018).
 
-    For small images the first two strides are 1, so that 32 x 32 pixels become 4 x 4. `width` multiplies the numbers of
-    channels. `dropout` is the probability with which an input of the classifier is dropped (torchvision has 0.2). The
-    normalization is batch or group.
+    For images with a side below 64 pixels, the first two strides are 1, so that 32 x 32 pixels become 4 x 4. `width`
+    multiplies the numbers of channels. `dropout` is the probability with which an input of the classifier is dropped
+    (0.2 in torchvision). The normalization is batch or group.
     """
     from torchvision.models import MobileNetV2
 
@@ -435,14 +436,14 @@ def _resnet(layers: list[int], input_shape: tuple[int, ...], outputs: int, width
 
 
 def _stem(depth: int, channels: int) -> nn.Conv2d:
-    """Returns the stem for small images."""
+    """Returns the first convolution of a network for small images."""
     conv = nn.Conv2d(depth, channels, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
 
 
 def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """Returns the original stem with `depth` input channels."""
+    """Returns a network's original first convolution with `depth` input channels."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -452,7 +453,7 @@ def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
 
 
 def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Returns the number of channels of an image, and whether the network has the stem for small images."""
+    """Returns the number of channels of an image, and whether the network gets the first layers for small images."""
     channels, *sides = read_image_shape(name, input_shape)
     return channels, min(sides) < SMALL_STEM_BELOW
 
@@ -479,14 +480,15 @@ MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks; `model_names` also
 
 
 def model_names() -> tuple[str, ...]:
-    """Returns all names that `build_net` knows, including names that users registered."""
+    """Returns the names of all networks, those that users registered included."""
     return tuple(_BUILDERS)
 
 
 def register_model(name: str, builder: Builder) -> None:
     """Registers a user's network under a name for scenarios.
 
-    The name must not belong to a built-in network. A user's name may be registered again.
+    The name must not belong to a built-in network. If the name was registered before, the new network replaces the old
+    one.
 
     Args:
         name: The value of `model.name` that selects the network.
@@ -509,8 +511,8 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
         name: One of `model_names()`.
         input_shape: Shape of one sample.
         outputs: Length of the output. For `gaussian_nll` it is twice the number of targets.
-        objective: The loss that the network is trained with.
-        options: Options of the network, see its builder.
+        objective: Name of the loss in training.
+        options: Options of the network: the arguments of the function that builds it.
 
     Example:
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
@@ -520,7 +522,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """Returns a function that makes a new network with initial values. The arguments are those of `build_net`.
+    """Returns a function without arguments that makes a new network. The arguments are those of `build_net`.
 
     Raises:
         BadInput: There is no network of this name, or the network does not have one of the options.
@@ -544,7 +546,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Exits(nn.Module):
-    """A network that applies blocks one after another, and has heads after some of the blocks.
+    """A network of blocks, one after another, with heads (output layers) after some of them.
 
     Attributes:
         blocks: The D blocks.
@@ -567,12 +569,12 @@ class Exits(nn.Module):
 
 
 def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who: str) -> Exits:
-    """Cuts a network into blocks, and adds a head after each block. The last head is the network's last layer.
+    """Cuts a network into blocks with a head (output layer) after each. The last head is the network's last layer.
 
     The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
     layer. Each layer with weights, except normalization, begins a stage. A Flatten just before such a layer belongs to
-    this stage. Stage i of the L stages becomes part of block `i D // L`, where `D = min(most, L)` is the number of
-    blocks. An added head is a linear layer. For images, the inputs of this layer are the means of the channels.
+    the same stage. There are `D = min(most, L)` blocks for L stages, and stage i becomes part of block `i D // L`. An
+    added head is a linear layer. For images, its inputs are the means of the channels.
 
     `shape` is the shape of one input. In messages, `name` is the name of the network, and `who` is the name of the
     method that cuts it.
@@ -637,9 +639,11 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns the network of the first `depth` blocks. It keeps the heads of the blocks whose indices `heads` lists.
+    """Returns a network of the first `depth` blocks of an `Exits`.
 
-    The network's module must be an `Exits`.
+    `heads` lists the blocks that keep their output layers.
+
+    The module of `net` must be an `Exits`.
     """
 
     def build() -> nn.Module:

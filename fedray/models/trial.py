@@ -26,9 +26,9 @@ _PLANES = "give pictures of real numbers as [n, 1, H, W], or "
 
 
 def try_network(net: Net, rows: Tensor, kind: str) -> None:
-    """Checks that a network runs on some inputs `[n, ...]`, and that its outputs are what the loss needs.
+    """Checks that a network runs on some samples, and that its outputs are what the loss needs.
 
-    `kind` is the kind of the inputs: images, features or tokens.
+    `rows` are the samples' inputs, `[n, ...]`. `kind` is the kind of the inputs: images, features or tokens.
 
     Raises:
         BadInput: The network fails on the samples, its outputs have the wrong shape, or its outputs are probabilities
@@ -67,8 +67,8 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
 def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool = False) -> None:
     """Checks that a network's outputs are a tensor of real numbers with the shape `[n, C]` for n = `rows` inputs.
 
-    `when` says in the message when the network was called, such as " in training". With `heads`, outputs of several
-    heads `[n, H, C]` are accepted, too.
+    `when` is part of error messages. It says when the network was called, such as " in training". If `heads` is true,
+    outputs of several output layers, `[n, H, C]`, are accepted, too.
 
     Raises:
         BadInput: The outputs are not a tensor, or have the wrong shape or type.
@@ -87,7 +87,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
-    """Checks that a network's outputs `[..., C]` are finite. `when` says in the message when the network was called.
+    """Checks that a network's outputs are finite. `when` is part of the error message: when the network was called.
 
     Raises:
         FedrayError: An output is NaN or infinite.
@@ -100,8 +100,8 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 def try_training(net: Net, rows: Tensor) -> None:
     """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
 
-    The check runs on a copy of the module, so that the running statistics of the template stay unchanged. A module that
-    cannot be copied is not checked. `rows` are some network inputs, `[n, ...]`.
+    A copy of the module is checked, so that running statistics do not change. A module that cannot be copied is not
+    checked. `rows` are some network inputs, `[n, ...]`.
 
     Raises:
         BadInput: The outputs are not what the loss needs.
@@ -147,8 +147,9 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     `name` is the network's name in messages. If `models` is 1, the model may begin at fixed values.
 
     Raises:
-        BadInput: Two calls share parameters, two calls with the same random key differ, all calls return the same
-            values although there are several models, or parameters have a wrong type or are not finite.
+        BadInput: Two calls return the same parameters. Or two calls with the same random key return different values.
+            Or all calls return the same values although there are several models. Or parameters have a wrong type or
+            are not finite.
 
     Example:
         >>> one = nn.Linear(4, 2)
@@ -190,7 +191,10 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values. Different shapes give True, because `net_of` reports them."""
+    """Returns whether two modules have the same values.
+
+    If shapes differ, the result is True: `net_of` reports this error.
+    """
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
 
@@ -203,12 +207,12 @@ _FEW, _ALL = 3, 8  # number of samples that are computed alone, and size of the 
 
 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
-    """Returns why the outputs for a sample may depend on the other samples of the batch. None means that they do not.
+    """Returns why the outputs for a sample may depend on the other samples of its batch. None means that they do not.
 
-    Outputs for three samples (in training also the gradients) are computed twice: alone, and in a batch with further
-    samples. They are computed for the initial parameters and for parameters nearby, because a gate that is initially
-    closed would hide the layers after the gate. In training double precision is used if the module accepts it. The
-    values of `example`, one network input, do not matter.
+    Outputs for three samples, and in training the gradients, are computed twice: alone, and in a batch with further
+    samples. This is done for the initial parameters and for parameters nearby, because a gate that is closed at first
+    would hide the layers after it. In training double precision is used if the module accepts it. `example` is one
+    network input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -237,17 +241,20 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 
 
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
-    """Returns random network inputs for a trial, `[number, ...]`, with the shape of one network input `example`.
+    """Returns random network inputs for a trial, `[number, ...]`. `example` is one network input.
 
-    Tokens are 0 or 1, which every vocabulary has, and have the type of `example`. Other inputs are standard normal, and
-    have the type of `like`. All inputs are on the device of `like`.
+    If it holds tokens (integers), the inputs are 0 or 1, which every vocabulary has. Other inputs are standard normal,
+    with the type of `like`. All inputs are on the device of `like`.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
 
 
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
-    """Returns a vector of the outputs for the first 3 of n samples, and in training also of their gradient."""
+    """Computes the outputs for n samples.
+
+    Returns those of the first 3, and in training their gradient, as one vector.
+    """
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
     with rng.torch_scope(0, row.device):
