@@ -378,6 +378,10 @@ class Worker:
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)
+        drops = self.study.evaluation.dropout_at_test
+        if drops and x.dim() == 4 and len(x) > lanes.IMAGES_AT_ONCE:  # the masks of a call belong to its samples
+            parts = [self.forward(rows, counters, world, part) for part in torch.split(x, lanes.IMAGES_AT_ONCE)]
+            return torch.cat(parts, dim=1)
         models, rows, counters = len(rows), rows.to(self.device), counters.to(self.device)
         if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
@@ -388,7 +392,7 @@ class Worker:
         def answer(some: slice) -> Tensor:
             return exchange.compute_answers(self.engine, self.study.net, rows[some], counters[some], inputs[some])
 
-        if not self.study.evaluation.dropout_at_test:
+        if not drops:
             return answer(slice(None))[:models]
         keys = key_rows(rng.keys(int(self.study.seeds[world]), "dropout at test"), x)
         return answer_with_dropout(self.study.net.module, keys, models, lambda m: answer(slice(m, m + 1)))

@@ -19,7 +19,16 @@ from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
 from fedray.models.net import dropping, key_batch, per_sample
 from fedray.models.trial import check_outputs
-from fedray.training.block import Block, Trained, join_rows, make_optimizer, split_rows, to_channels_last, train_lanes
+from fedray.training.block import (
+    IMAGES_AT_ONCE,
+    Block,
+    Trained,
+    join_rows,
+    make_optimizer,
+    split_rows,
+    to_channels_last,
+    train_lanes,
+)
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -331,9 +340,6 @@ def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) ->
     except RuntimeError:  # a module that fails for a different reason also fails in training
         return False
     return True
-
-
-IMAGES_AT_ONCE = 100  # 500 images of 32 x 32 took 1 GB in a ResNet-18, and a fourth more time
 
 
 def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
