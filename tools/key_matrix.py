@@ -301,6 +301,8 @@ def base_of(method: str, tiered: bool) -> dict[str, Any]:
         small["data.limit"] = 120
         if not METHOD_SPECS[method].pooled:
             small["data.partition"] = {"name": "dirichlet", "alpha": 1.0}
+    if method == "depthfl":
+        small["model.hidden"] = [8, 6]  # two blocks
     if tiered:
         small |= {"clients.tiers.a": {"share": 0.3, "uplink": 2e6}, "clients.tiers.b": {"share": 0.7}}
     tree = merge_keys(tree, expand(small))
@@ -319,7 +321,6 @@ WRITTEN = (
     "method.meta_rounds",
     "method.factor_steps",
     "model.name",
-    "model.hidden",
     "model.norm",
     "local.lr",
     "local.batch_size",
