@@ -378,7 +378,7 @@ def split_by_tier(
     If tiers train slices of the network, all jobs of a block are of clients of the same tier.
 
     Args:
-        study: The study that is trained.
+        study: The objects of the run.
         phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.

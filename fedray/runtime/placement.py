@@ -383,7 +383,7 @@ class Choice(NamedTuple):
 
     Attributes:
         specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.
-        why: The reason why the run waits. It is empty if the run does not wait.
+        why: What the run waits for, in words.
         coming: Whether the run waits for new nodes. Then `specs` has all required actors.
     """
 

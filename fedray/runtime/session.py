@@ -44,9 +44,9 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Returns for each world the ids of the clients that a question is about.
+    """Returns for each world (one seed of one fold) the ids of the clients that a question asks.
 
-    If the question names no clients, it is about the first `EVALUATED_CLIENTS` clients of the run.
+    If the question names no clients, it asks the first `EVALUATED_CLIENTS` clients of the run.
     """
     if question.clients is not None:
         return question.clients
@@ -55,7 +55,10 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
-    """Lists the pieces of a question. With `Question.at_home`, a piece is one client."""
+    """Lists the pieces into which a question is cut, which are ranges of samples or clients.
+
+    If `Question.at_home` is set, a piece is one client.
+    """
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
@@ -77,9 +80,9 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
 
 
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.Piece]) -> Pieces:
-    """Computes the answers to some pieces of a question.
+    """Computes the answers to a question about models for some pieces (ranges of samples or clients).
 
-    With `Question.at_home`, the process must hold the private vectors of the pieces' clients.
+    If `Question.at_home` is set, this process must hold what the clients keep between rounds.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
@@ -103,7 +106,7 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
 
 
 class Inline:
-    """The runtime without Ray: one worker that is called directly. The class `Runtime` describes the methods."""
+    """Runs jobs in this process, without Ray. The class `Runtime` describes the methods."""
 
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
@@ -113,7 +116,7 @@ class Inline:
         return self.worker.train(t, jobs, state, phase)
 
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers the pieces of a question, one after the other."""
+        """Answers a question about models."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
@@ -167,21 +170,21 @@ def run_session(
     """Runs a study in its run directory, from the newest checkpoint if there is one, and returns the summary.
 
     Args:
-        study: The study that is run.
+        study: The objects of the run.
         runtime: The runtime on which jobs run.
         out: The run directory. It is locked, so no other process writes to it during the session.
         watch: A function that is called with a snapshot after each evaluated round.
         facts: Facts for the manifest about this process and its machine.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
             run.
-        measure: A function that takes the study and the runtime, and returns the function that evaluates the models.
-            Only with the default are the data of report pictures written.
+        measure: A function that takes the study and the runtime, and returns the function that evaluates the models. If
+            it is not the default, the data of the report's pictures are not written.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
-        Enough: The function `watch` ended the run. The run is saved.
-        BadInput: The run began with a different study, because the digests differ.
+        Enough: The function `watch` ended the run, which is saved.
+        BadInput: The digests differ, so the run began with a different study.
     """
 
     def show(progress: Progress) -> None:
@@ -231,7 +234,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns a function that calls `evaluate`, and a list to which the seconds of each call are added."""
+    """Returns a function that calls `evaluate`, and a list to which it adds the seconds of each call."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:
@@ -244,7 +247,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
-    """Returns a function that calls `watch`, and passes the metrics of each evaluated round to the user's loggers.
+    """Returns a function that takes a snapshot, passes it to `watch`, and passes its metrics to the user's loggers.
 
     Example:
         >>> logged = []
@@ -263,7 +266,10 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a function that calls `watch`, adds its exceptions to the list `noted`, and raises them again."""
+    """Returns a function that calls `watch`.
+
+    If `watch` raises an exception, it adds it to `noted` and raises it again.
+    """
 
     def show(snapshot: Snapshot) -> None:
         try:
@@ -296,7 +302,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
 def _manifest(
     out: Path, study: Study, facts: Mapping[str, Any], progress: Progress, seconds: Mapping[str, float]
 ) -> None:
-    """Writes the manifest.
+    """Writes the manifest, which describes the run and its machines.
 
     `seconds` holds the seconds that this process spent on each task. It is empty before the run has ended.
     """
@@ -333,7 +339,7 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
-    """Describes the engine of a worker, and tests whether the results of a lane are independent of other lanes."""
+    """Describes the engine of a worker, and tests whether results depend on the jobs that are trained together."""
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
@@ -346,7 +352,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Returns the facts about the engine of one network: the worker's network, or a slice of it."""
+    """Describes the engine that trains one network, which is the worker's network or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {
@@ -366,7 +372,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the facts about several processes.
+    """Joins the descriptions of several processes to one.
 
     `engine` is the first engine. `engines` lists all engines if they differ.
 
@@ -396,7 +402,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if the self-test of the lanes has failed, because results then depend on how jobs share blocks."""
+    """Warns if results depend on which jobs are trained together, as the self-test of a worker says."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

@@ -2,7 +2,7 @@
 
 A stack has *bases*, which are ensembles of networks (*sub models*) or of classifiers, and may have a *meta model*. The
 inputs of the meta model (*features*) are the predictions of the sub models. Each part of the stack has its own worker.
-Features stay in the process. A *study* is everything that a run needs except a runtime.
+Features stay in the process that computes them. A *study* is everything that a run needs except a runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,12 +50,12 @@ class FittedVotes:
         self._lock = Lock()  # fits no classifier twice; also, the limit of BLAS threads is one for all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
-        """Returns the share of the votes that each class receives from the classifiers of a base.
+        """Returns which share of the votes of a base's classifiers each class gets.
 
         Args:
             i: Index of the base.
             world: The world (one seed of one fold of the data), 0 to R - 1.
-            folds: Folds of the stack. The votes for a fold come from the classifiers that were fitted without it.
+            folds: Folds of the stack. For each of them, the classifiers vote that were fitted without this fold.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
@@ -83,10 +83,9 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i in a world of the base. Each such world lacks one fold.
+        """Returns the classifier that a client fits for base i in a world of the base, which lacks one fold.
 
-        If each fold is one client, `fold` is 0, because a client that is not left out has the same samples in all
-        worlds.
+        If each fold is one client, `fold` is 0, because the other clients have the same samples for every fold.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -101,7 +100,9 @@ class FittedVotes:
 
 
 def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
-    """Fits the classifier of one client. If all samples have one class, the classifier always predicts that class.
+    """Fits the classifier of one client.
+
+    If all samples have the same class, it always predicts this class.
 
     Args:
         voter: The name and the options of the classifier.
@@ -110,7 +111,7 @@ def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows
         seed: Seed of the classifier's random numbers, below 2^32.
 
     Returns:
-        A function from inputs `[m, f]` to classes `[m]`.
+        A function that takes inputs `[m, f]` and returns classes `[m]`.
 
     Example:
         >>> classify = fit_classifier(Voter("sklearn/decision_tree", {}), [[0.0], [1.0]], np.array([3, 5]), seed=0)
@@ -129,7 +130,7 @@ def _shards(part: Part) -> LeaveOutShards:
 
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
-    """Standardizes raw inputs `[n, ...]` as for a network, and flattens them for a classifier, `[n, f]` float64."""
+    """Standardizes raw inputs `[n, ...]` as for a network, and flattens them to `[n, f]` float64 for a classifier."""
     return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
@@ -142,10 +143,12 @@ TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
 
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
-    """Makes the worker of a study. The worker of a stack passes its jobs to the workers of the stack's parts.
+    """Makes the worker of a study.
+
+    The worker of a stack passes the jobs on to workers of the stack's parts.
 
     Args:
-        study: The study that is trained.
+        study: The objects of the run.
         device: `cpu` or `cuda`.
         threads: Number of blocks of jobs that are trained at the same time, at least 1.
 
@@ -195,7 +198,10 @@ class StackWorkers:
         return self.workers[0].engine
 
     def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Trains the jobs of round t, part by part. The names of the statistics of part i begin with `i/`."""
+        """Trains the jobs of round t, one part of the stack after the other.
+
+        The names of part i's statistics begin with `i/`.
+        """
         self._use_state(state)
         shares = list(split_plan(self.study.parts, jobs.plan))
         if not shares:
@@ -219,7 +225,7 @@ class StackWorkers:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            The raw outputs of the stack, and then of its P sub models, `[1 + P, n, C]`.
+            Raw outputs of the stack, followed by those of its P sub models, `[1 + P, n, C]`.
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
@@ -239,11 +245,11 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Turns the raw outputs of each base, `[F * K, n, C]`, into the mean probabilities of each base, `[n, C]`."""
+        """Turns raw outputs of the sub models of each base, `[F * K, n, C]`, into their mean probabilities, `[n, C]`."""
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
-        """Returns the features of n samples from which the meta model predicts, `[n, F]` float32.
+        """Returns the features of n samples, which are the inputs of the meta model, `[n, F]` float32.
 
         Args:
             outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
@@ -254,17 +260,20 @@ class StackWorkers:
         return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the private vectors of all parts. The names of the vectors of part i begin with `i/`."""
+        """Returns what clients keep between rounds for all parts of the stack.
+
+        The names of part i's vectors begin with `i/`.
+        """
         return {f"{i}/{name}": rows for i, part in self._worker.items() for name, rows in part.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Replaces the private vectors of all parts."""
+        """Replaces what clients keep between rounds, for all parts of the stack."""
         for i, worker in self._worker.items():
             own = f"{i}/"
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """Returns the features of a client's training samples, on which the meta model is trained, `[n, F]` float32."""
+        """Returns the inputs (features) on which a client trains the meta model, `[n, F]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -294,7 +303,7 @@ class StackWorkers:
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
         """Returns the raw outputs of base i's sub models in a world, `[F * K, n, C]`.
 
-        If `fold` is given, only the K sub models of this fold are used.
+        If `fold` is given, only the K sub models of this fold compute outputs.
         """
         part = self.bases[i]
         if part.voter is not None:
@@ -308,7 +317,7 @@ class StackWorkers:
         return torch.cat(pieces, dim=1).cpu()
 
     def _use_state(self, state: State) -> None:
-        """Stores the state with which a round begins. Drops all features if sub models have changed."""
+        """Stores the state with which a round begins, and deletes all features if sub models have changed."""
         if self._state is not None and self._features:
             same = all(
                 torch.equal(new, old)
@@ -321,7 +330,7 @@ class StackWorkers:
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """Returns the study of a part. In the study of the meta model, the function `compute` makes the features."""
+    """Returns the study of a part. For the meta model, its samples are the features that `compute` makes."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

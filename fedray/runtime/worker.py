@@ -1,4 +1,4 @@
-"""Trains jobs in one process, and reduces their uploads to statistics for the server's step.
+"""Trains jobs in one process, and adds up the statistics of their uploads for the server's step.
 
 A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
 together as one computation, and a *lane* is one job of a block. A *study* is everything that a run needs except a
@@ -41,7 +41,7 @@ SHARE = 0.25  # largest share that samples take of the GPU memory that this proc
 
 
 class Resident:
-    """Copies of samples on a device. A copy is kept as long as the original in main memory exists.
+    """Keeps copies of samples on a device. A copy exists as long as its original in main memory.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
@@ -56,7 +56,7 @@ class Resident:
     def place(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Returns samples on the device. Only the first call copies them.
 
-        Samples that need more than a quarter of the free GPU memory (`count_free_bytes`) stay in main memory.
+        Samples stay in main memory if they need more than a quarter of the free GPU memory (`count_free_bytes`).
         """
         if self.device.type == "cpu":
             return x, y
@@ -73,7 +73,7 @@ class Resident:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Returns the number of free bytes of a GPU that this process may still use (`limit_gpu_memory` sets a limit)."""
+    """Returns how many free bytes of a GPU this process may use. `limit_gpu_memory` sets a limit."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # old releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # an index of None means the current device
@@ -96,10 +96,10 @@ def deal_data(
     resident: Resident | None = None,
     weigh: Weigh | None = None,
 ) -> Dealt:
-    """Divides the samples of each lane's client into batches.
+    """Divides into batches the samples of the client of each lane. A lane is one of the jobs that are trained together.
 
     Args:
-        study: The study that is trained.
+        study: The objects of the run.
         plan: Client, model and world of each lane, `[W]`.
         size: Number of training samples of each lane, `[W]`.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
@@ -107,8 +107,7 @@ def deal_data(
         local: The settings of local training.
         move: A function that moves a tensor to the device and converts it to the networks' data type.
         resident: Copies of the samples on a device. None means that batches are gathered in main memory.
-        weigh: A function that returns the weights of samples. None means that all samples of a batch have the same
-            weight.
+        weigh: A function that returns weights of samples. None means that all samples of a batch have the same weight.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -170,9 +169,8 @@ class Worker:
         threads: Number of blocks that are trained at the same time, at least 1.
         parts: The workers of a stack's parts. None means that the study is no stack.
         resident: The copies of the clients' data on the device.
-        kept: A cache that this process keeps between rounds for clients that do not train by gradient descent
-            (`Phase.work`).
-        private: The private vectors of the clients that are assigned to this process.
+        kept: A cache between rounds for clients that do not train by gradient descent (`Phase.work`).
+        private: What the clients of this process keep between rounds (their private vectors).
         store: The object with all private vectors: `parts` for a stack, and `private` otherwise.
     """
 
@@ -201,8 +199,8 @@ class Worker:
         """Trains the jobs of a round.
 
         Returns:
-            The sums of the statistics of all uploads, and the losses `[J]` and tracebacks of the jobs in the plan's
-            order.
+            The sums of the uploads' statistics, and the losses `[J]` and tracebacks of the jobs, in the order of the
+            plan.
         """
         exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -249,7 +247,7 @@ class Worker:
     def _train_block(
         self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
     ) -> tuple[Uploads, Tensor]:
-        """Trains one block, and returns its uploads and losses `[W]`. The worker is not changed."""
+        """Trains one block of jobs, and returns their uploads and losses `[W]`. The worker is not changed."""
         study, layout = self.study, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
         engine, columns = self.engine, None
@@ -289,7 +287,7 @@ class Worker:
         return deal(local=update.local, move=self.to_device, resident=self.resident)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """Makes the block for an update, without the terms that `Phase.pieces` add to the gradient."""
+        """Makes the block of jobs for an update. The terms that `Phase.pieces` add to the gradient are left out."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -305,11 +303,11 @@ class Worker:
         )
 
     def _pack_uploads(self, update: Update, columns: Tensor | None) -> Uploads:
-        """Returns the uploads of a block.
+        """Returns the uploads of a block of jobs.
 
-        A lone job is trained together with a copy of it, which sends nothing. The uploads stay on a GPU if compression
-        and server can work there, clients have no private vectors, and training is synchronous. Integer buffers of
-        layers that clients do not send are 0.
+        A single job is trained together with a copy of it, which sends nothing. The uploads stay on a GPU if
+        compression and server can work there, clients keep no data between rounds, and training is synchronous. Integer
+        buffers of layers that clients do not send are 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None
@@ -334,7 +332,7 @@ class Worker:
         )
 
     def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
-        """Compresses and reduces the uploads of a block, and stores the clients' new private vectors."""
+        """Compresses the uploads of a block, adds up their statistics, and stores what clients keep for later rounds."""
         plan = jobs.plan
         try:
             sent = phase.compress.apply(uploads)
@@ -355,7 +353,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        They come from the last piece of `Phase.pieces` that gives clients their own models.
+        They are from the last of `Phase.pieces` that gives clients their own models.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -373,7 +371,7 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. For a stack (M = 1) these are the outputs of the stack and then of its P sub
+            Raw outputs, `[M, n, C]`. For a stack (M = 1) they are those of the stack, followed by those of its P sub
             models, `[1 + P, n, C]`.
         """
         if self.parts is not None:

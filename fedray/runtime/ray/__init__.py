@@ -1,4 +1,4 @@
-"""Runs jobs on Ray: the coordinator actor, the client actors, and how actors that die are replaced.
+"""Runs jobs on Ray, in a coordinator actor and client actors, and replaces actors that die.
 
 Only this folder imports Ray.
 """

@@ -47,7 +47,7 @@ NUMBERS = itertools.count()  # numbers of exchanges; actors keep sums only for t
 
 
 def explain_silence(a: int) -> FedrayError:
-    """Returns the error for an actor that does not reply to a call."""
+    """Returns the error for client actor `a`, which does not reply to a call."""
     return FedrayError(
         f"waited {cluster.PATIENCE:g} s for client actor {a} to answer a call; {cluster.describe_cluster()}: is it "
         "stuck? If its work takes longer, set FEDRAY_PATIENCE"
@@ -55,16 +55,16 @@ def explain_silence(a: int) -> FedrayError:
 
 
 def explain_deaths(a: int) -> FedrayError:
-    """Returns the error for an actor that dies too often during one call."""
+    """Returns the error for client actor `a`, which dies too often during one call."""
     return FedrayError(f"client actor {a} died {cluster.MOST_DEATHS} times over one call: has it enough memory?")
 
 
 class Calls:
-    """The calls of actors in one exchange.
+    """Sends tasks to client actors and collects their replies in one exchange, which is all messages of a round.
 
     Attributes:
         actors: The client actors.
-        recover: A function that takes the index of an actor that died, and waits until the actor is restarted.
+        recover: A function that takes the index of an actor that has died, and waits until the actor is restarted.
         t: The round, from 0.
         jobs: All jobs of the round.
     """
@@ -85,7 +85,10 @@ class Calls:
         self._pending[self.actors[a].train.remote(order, self._state)] = a
 
     def wait(self) -> tuple[int, Reply | None]:
-        """Waits for the reply of any actor. The reply is None if the actor has died or has lost its sums."""
+        """Waits for the reply of any actor.
+
+        The reply is None if the actor has died or has lost its sums.
+        """
         done, _ = ray.wait(list(self._pending), timeout=cluster.PATIENCE)
         if not done:
             raise explain_silence(min(self._pending.values()))
@@ -108,11 +111,11 @@ class Calls:
 
 
 class Unsent(NamedTuple):
-    """The sums of chunks that an actor has trained in an exchange and has not sent yet.
+    """The sums over uploads that an actor has trained in an exchange (all messages of a round) and has not sent yet.
 
     Attributes:
         exchange: Number of the exchange.
-        chunks: Number of chunks whose uploads are in the sums.
+        chunks: Number of chunks of jobs whose uploads are in the sums.
         stats: The sums. None means that there is no chunk.
     """
 
@@ -122,7 +125,7 @@ class Unsent(NamedTuple):
 
 
 class ClientActor:
-    """A client actor. It holds a worker that trains jobs, and the private vectors of its clients.
+    """A client actor. It trains the jobs of its clients, and holds what these keep between rounds (private vectors).
 
     Attributes:
         scenario: The scenario that is run.
@@ -132,7 +135,7 @@ class ClientActor:
         cpus: Number of CPUs that the actor reserves, possibly a fraction.
         name: Name of the actor in Ray's tools.
         restored: Whether the clients' private vectors were restored since the process started.
-        sums: The sums of chunks that the actor has not sent yet.
+        sums: The sums over uploads that the actor has not sent yet.
     """
 
     def __init__(
@@ -148,7 +151,10 @@ class ClientActor:
 
     @cached_property
     def worker(self) -> Worker:
-        """The worker. It is built in the first call of the actor, so that the caller gets the errors of building it."""
+        """The worker that trains.
+
+        It is built in the first call of the actor, so that the caller gets errors of the building.
+        """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
         with explaining_own_objects(self.scenario, self.own):
@@ -158,7 +164,7 @@ class ClientActor:
             return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
-        """Builds the worker, and returns the id of the process."""
+        """Builds the worker that trains, and returns the id of the actor's process."""
         _ = self.worker
         return os.getpid()
 
@@ -167,12 +173,12 @@ class ClientActor:
         return sums.hash_library()
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts about this actor for the manifest."""
+        """Describes this actor for the run's manifest."""
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
     def train(self, order: Order, page: Page) -> Reply | None:
-        """Trains a chunk of a round, and adds the sums of its uploads to the sums that this actor keeps.
+        """Trains a chunk of a round's jobs, and adds their uploads to the sums that this actor keeps.
 
         Returns None if the actor has lost its earlier sums.
         """
@@ -192,7 +198,7 @@ class ClientActor:
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Returns the private vectors of this actor's clients.
+        """Returns what the clients of this actor keep between rounds (their private vectors).
 
         Args:
             names: Names of the vectors to return. None means all vectors.
@@ -201,7 +207,7 @@ class ClientActor:
         return {name: value.numpy() for name, value in keep_vectors(self.worker.store.state(), names).items()}
 
     def restore(self, private: dict[str, Any]) -> None:
-        """Replaces the private vectors of this actor's clients."""
+        """Replaces what the clients of this actor keep between rounds (their private vectors)."""
         self.worker.store.restore({name: torch.from_numpy(np.array(value)) for name, value in private.items()})
         self.restored = True
 
@@ -211,9 +217,9 @@ class ClientActor:
             raise Lost("private client state was lost with an actor")
 
     def answer(self, message: Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
-        """Computes the answers to some pieces of a question.
+        """Computes the answers to a question about models for some pieces (samples or clients).
 
-        With `Question.at_home`, this actor must hold the private vectors of the pieces' clients.
+        If `Question.at_home` is set, the pieces must be clients of this actor.
         """
         if question.at_home:
             self._check_restored()
@@ -231,21 +237,21 @@ Call = tuple[int, Any, tuple[Any, ...]]  # index of an actor, method of the acto
 
 
 class ClientActors:
-    """The client actors of a run, and the calls of these actors.
+    """Starts, calls and ends the client actors of a run.
 
     Attributes:
         scenario: The scenario, from which all actors build the same study.
         own: The user's own objects, including data that the actors cannot read from files.
-        study: The study that is trained.
-        on_death: A function that is called after an actor died and was restarted. It raises an error if the run must
+        study: The objects of the run.
+        on_death: A function that is called when an actor has died and was restarted. It raises an error if the run must
             return to a checkpoint.
         run: Name of the run.
-        given: Seats that the caller has reserved for the run. None means that the run reserves seats itself.
+        given: Resources that the caller has reserved for the actors. None means that the run reserves them itself.
         seconds: Wall seconds of the last exchange. It is infinite before the first exchange.
         actors: The actors.
         specs: Resources and node of each actor.
         parts: Number of runs that share the cluster.
-        lost: Address of each node that died, and the tiers of its actors, for the manifest.
+        lost: For the manifest, the address of each node that died, and the tiers of its actors.
     """
 
     def __init__(
@@ -271,9 +277,9 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors by new actors for which the cluster has room, and waits until these can work.
+        """Starts new actors in place of the old ones, as the cluster has room for them, and waits until they can work.
 
-        If other jobs use the cluster or the run has lost nodes, the method waits until seats are free.
+        If other jobs use the cluster, or if nodes were lost, it first waits until resources are free.
         """
         waiting = True
         while waiting:
@@ -313,7 +319,7 @@ class ClientActors:
 
         Raises:
             FedrayError: An actor does not reply, or dies too often. The message names the actor.
-            ClusterChanged: A node on which an actor had its seat is gone.
+            ClusterChanged: The node of an actor is gone.
         """
         began, deaths = time.monotonic(), 0
         for a, ref in [(a, self.actors[a].ready.remote()) for a in actors]:  # they build their workers side by side
@@ -342,7 +348,7 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Adds to `lost` each lost node on which an actor had its seat.
+        """Adds to `lost` each node of an actor that is gone.
 
         Raises `ClusterChanged` if there is such a node.
         """
@@ -356,7 +362,7 @@ class ClientActors:
             raise cluster.ClusterChanged
 
     def train(self, queues: Sequence[Queue], t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
-        """Lets the actors train all chunks of round t. The chunks of an actor that dies are trained again."""
+        """Lets the actors train all chunks of jobs of round t. If an actor dies, its chunks are trained again."""
         began = time.monotonic()
         calls = Calls(self.actors, self._recover, t, jobs, state)
         trained = exchange(queues, calls.post, calls.wait)
@@ -364,7 +370,7 @@ class ClientActors:
         return trained
 
     def call_each(self, calls: list[Call]) -> list[Any]:
-        """Makes calls of actors at the same time, and repeats the call of an actor that dies."""
+        """Calls several actors at the same time. If an actor dies, its call is repeated."""
         refs = [method.remote(*arguments) for _, method, arguments in calls]
         return [self._wait_for_answer(call, ref) for call, ref in zip(calls, refs, strict=True)]
 
@@ -383,12 +389,12 @@ class ClientActors:
         raise explain_deaths(a)
 
     def _recover(self, a: int) -> None:
-        """Waits until an actor that died is restarted, and calls `on_death`."""
+        """Waits until actor `a`, which has died, is restarted, and calls `on_death`."""
         self.wait_for([a])
         self.on_death()
 
     def close(self) -> None:
-        """Ends the actors and releases their seats."""
+        """Ends the actors and releases their resources."""
         for actor in self.actors:
             ray.kill(actor)
         if self._seats is not None:

@@ -29,10 +29,10 @@ from fedray.runtime.ray.connection import worker_environment
 
 
 def name_options(run: str, actors: Iterable[str]) -> list[dict[str, Any]]:
-    """Returns the options of Ray that name the actors of a run, in a new namespace.
+    """Returns the options with which Ray names the actors of a run, in a new namespace.
 
-    The namespace is new because earlier actors of the run may still have the same names. Names are printable ASCII,
-    because Ray's metrics accept nothing else.
+    The namespace is new, because earlier actors of the run may still have the same names. The names have only printable
+    ASCII characters, because Ray's metrics accept no others.
     """
     space = f"fedray {ascii(run)[1:-1]} {secrets.token_hex(4)}"
     return [{"name": f"{ascii(run)[1:-1]} / {ascii(actor)[1:-1]}", "namespace": space} for actor in actors]
@@ -56,7 +56,7 @@ OWN = "fedray seats"  # beginning of the names of placement groups
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
     """Returns the resources that an actor can request, by name.
 
-    The result has neither the object store nor the resources with which Ray names nodes and placement groups.
+    Ray's object store is left out, and so are the resources that stand for nodes and placement groups.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -73,7 +73,7 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_cluster() -> placement.Cluster:
-    """Returns the resources of all nodes of the cluster, and the free part of these resources."""
+    """Returns the resources of all nodes of the cluster, and which part of them is free."""
     untyped: Any = ray  # these functions of Ray have no annotations
     state: Any = ray_state
     free = state.available_resources_per_node()
@@ -85,12 +85,15 @@ def read_cluster() -> placement.Cluster:
 
 
 class Reservation(NamedTuple):
-    """The seats of some actors, which Ray has reserved or will reserve.
+    """The seats of some actors.
+
+    A seat is the resources that Ray has reserved, or will reserve, on a node for one actor.
 
     Attributes:
         specs: The actors.
         group: Ray's placement group. None means that the actors need no resources.
-        places: Index of each actor's bundle in the group. It is -1 for an actor that needs nothing.
+        places: For each actor, the index of its resources (a bundle) in the group. It is -1 for an actor that needs
+            nothing.
         own: Whether the group belongs to the run. In a sweep, the group belongs to the trial that makes the run.
     """
 
@@ -134,7 +137,9 @@ class Reservation(NamedTuple):
 
 
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
-    """Asks Ray to reserve the seats of some actors at once. An actor with a known node gets its seat on that node.
+    """Asks Ray to reserve the resources of some actors (their seats) at once.
+
+    If an actor has a node, its resources are reserved there.
 
     `strategy` is Ray's strategy for actors without a known node, `SPREAD` or `PACK`.
     """
@@ -150,12 +155,14 @@ def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reser
 
 
 def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reservation:
-    """Reserves the seats of a run's actors. Waits while other jobs use the cluster, and while nodes are missing.
+    """Reserves the resources of a run's actors (their seats).
+
+    Waits as long as other jobs use them, or nodes are missing.
 
     Args:
-        choose: A function with the arguments `cluster` and `waits` that chooses the actors (`choose_seats`).
-        waits: Whether to wait for missing nodes. A run that is resumed waits for the nodes that it had.
-            Meanwhile Ray is asked for seats on these nodes, so that an autoscaler starts them.
+        choose: A function that takes `cluster` and `waits`, and chooses the actors (`choose_seats`).
+        waits: Whether to wait for missing nodes. A run that is resumed waits for the nodes that it had. Meanwhile Ray
+            is asked for their resources, so that an autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
@@ -204,7 +211,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Meanwhile it asks Ray for bundles with one unit of a resource each, so that an autoscaler starts nodes.
+    Meanwhile it asks Ray for all of them in bundles of at most one unit, so that an autoscaler starts nodes.
 
     Args:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
@@ -262,7 +269,7 @@ REMEDIES = {  # type of an error -> what the user can do about full memory or a 
 
 
 def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
-    """Returns the strategy with which an actor starts on this node. This node has the run directory."""
+    """Returns Ray's strategy by which an actor starts on this node, which has the run directory."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
@@ -279,14 +286,14 @@ def describe_cluster() -> str:
 
 
 def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, tiers: list[str]) -> list[Any]:
-    """Makes one actor of a class for each seat.
+    """Makes an actor of a class for each seat, which is the resources that Ray has reserved for one actor.
 
     Args:
         kind: The class. Its arguments are `shared`, then the index, GPUs, CPUs and name of the actor.
         seats: The seats of the actors.
         shared: The first arguments, which are the same for all actors.
         run: Name of the run.
-        tiers: The name of each actor's tier. The name of the actor begins with it.
+        tiers: The name of each actor's tier, with which the actor's name begins.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
@@ -306,11 +313,11 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
 
 class ClusterChanged(FedrayError):
-    """Raised if the cluster has lost a node with the seat of an actor. The run then needs new actors."""
+    """Raised if the cluster has lost the node of an actor. The run then needs new actors."""
 
 
 def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
-    """Turns an error of the actor `who`, or of Ray, into an error of fedray with a message of one line.
+    """Turns an error of Ray, or of the actor `who`, into an error of fedray whose message is one line.
 
     If the cause is an error of fedray, returns the cause.
 
@@ -326,7 +333,7 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor failed while Ray made it. The same actor would fail again."""
+    """Raises an error if an actor failed while Ray made it, because the same actor would fail again."""
     if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
@@ -341,14 +348,14 @@ RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may 
 
 
 def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """Assigns a trial's actors to the last bundles of the trial's placement group.
+    """Assigns the actors of a trial to the last bundles (resources on one node) of the trial's placement group.
 
     An earlier bundle may belong to the trial's own process.
 
     Args:
         clients: The tiers.
         actors: Number of bundles for the actors. Each bundle has one CPU.
-        group: Placement group of the trial. None means that the group has only these bundles.
+        group: Placement group of the trial. None means that it has no other bundles.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -364,7 +371,7 @@ def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
 
 
 def find_group() -> Any:
-    """Returns the placement group in which this trial runs."""
+    """Returns Ray's placement group in which the trial of this process runs."""
     untyped: Any = ray.util
     return untyped.get_current_placement_group()
 
@@ -387,7 +394,7 @@ def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorS
 
 
 class TrialSeats:
-    """The seats of the trials of a sweep.
+    """Reserves resources (seats) for the trials of a sweep.
 
     Attributes:
         actors: Number of actors of each trial. It may be 0.
@@ -398,10 +405,10 @@ class TrialSeats:
         self._releases: list[threading.Thread] = []
 
     def place(self, gpus: float) -> tuple[dict[str, Any], Callable[[Any], None]]:
-        """Reserves the seats of a trial.
+        """Reserves the resources of a trial (its seats).
 
-        Returns Ray's options for the trial's process, and a function that releases the seats. The caller must call this
-        function with one argument, of any kind, when the process has ended.
+        Returns Ray's options for the process of the trial, and a function that releases the seats. When the process has
+        ended, the caller must call this function with one argument, which is ignored.
 
         Args:
             gpus: Number of GPUs of a trial without actors. Such a trial also takes one CPU.
@@ -413,12 +420,12 @@ class TrialSeats:
         return {"num_cpus": 0, "scheduling_strategy": beside}, lambda _done: self._release(seats)
 
     def _release(self, seats: Reservation) -> None:
-        """Releases the seats of a trial in a new thread, because the calling thread belongs to Ray."""
+        """Releases the resources of a trial in a new thread, because the calling thread belongs to Ray."""
         self._releases.append(threading.Thread(target=seats.release, daemon=True))
         self._releases[-1].start()
 
     def close(self) -> None:
-        """Waits until all seats are released.
+        """Waits until the resources of all trials are released.
 
         Must be called while Ray runs, because a later call of Ray would start a new Ray.
         """

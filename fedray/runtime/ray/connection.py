@@ -41,12 +41,10 @@ log = logging.getLogger("fedray")
 
 
 def listen_on_network(network: bool) -> None:
-    """Makes Ray listen on the machine's network address, which a cluster needs, or only on loopback.
+    """Makes Ray listen on the machine's network address if `network` is True, else only on loopback.
 
     By default, Ray on Linux always listens on the network address. Ray has no option for this, so two of its constants
     are set.
-
-
     """
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
@@ -54,24 +52,24 @@ def listen_on_network(network: bool) -> None:
 
 
 def own_job() -> JobConfig:
-    """Returns the configuration of a driver whose workers import only from the paths in `worker_environment`.
+    """Returns Ray's configuration of this process, whose workers import only from the paths in `worker_environment`.
 
-    By default Ray puts the working directory first on the import path. A folder `fedray` in this directory, such as a
-    source checkout, would then replace the driver's package.
+    By default Ray puts the working directory first on the import path. Then a folder `fedray` in this directory, such
+    as a source checkout, would replace the installed package.
     """
     return JobConfig(_client_job=True)
 
 
 def is_verbose() -> bool:
-    """Returns whether the user sees the output of code in actors (`--verbose`)."""
+    """Returns whether the user sees what code in actors prints (`--verbose`)."""
     return log.isEnabledFor(logging.DEBUG)
 
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from printing messages that do not help users, and from changing the program's signal handlers.
+    """While the block runs, keeps Ray from printing messages that do not help users, and from changing signal handlers.
 
-    The block starts or ends Ray. Ray's C++ code then sets its own handler of SIGTERM. So Python's handlers are set
+    The block starts or ends Ray. In this, Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are set
     again after the block.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
@@ -95,7 +93,7 @@ def keep_quiet() -> Iterator[None]:
 
 
 def join_cluster(address: str) -> None:
-    """Connects this process to a cluster.
+    """Connects this process to an existing Ray cluster.
 
     Args:
         address: `HOST:PORT` of the cluster's head node, or `auto` for the cluster that this machine belongs to.
@@ -149,7 +147,7 @@ class Connection:
     """A connection of this process to Ray.
 
     Attributes:
-        folder: Session folder of a Ray that fedray started. None means any other Ray.
+        folder: Folder of the Ray that fedray has started. None means that fedray has not started it.
         gone: Whether a check has found that Ray is gone.
     """
 
@@ -161,11 +159,11 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0 and the head node of a cluster is silent, the check goes on until the head node replies or
-        counts as gone. Otherwise the caller's next call of Ray might never return.
+        If `wait` is above 0 and the head node does not reply, the check goes on until it replies or counts as gone.
+        Otherwise the caller's next call of Ray might never return.
 
         Args:
-            wait: Shortest time in seconds for which Ray is checked again and again. 0 means one check.
+            wait: Seconds during which Ray is checked again and again, at least. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -178,14 +176,14 @@ class Connection:
             time.sleep(0.1)
 
     def _look_at_processes(self) -> str:
-        """Describes a process of Ray that has ended. The text is empty if all processes run."""
+        """Names a process of Ray that has ended. The text is empty if all processes run."""
         ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
         return "".join(
             f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
         )
 
     def _look_at_cluster(self) -> str:
-        """Describes the part of a cluster that is gone. The text is empty if no part is gone."""
+        """Says which part of a cluster is gone. The text is empty if no part is gone."""
         now = time.monotonic()
         if now < self._next_look:
             return ""
@@ -204,7 +202,9 @@ class Connection:
 
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
-    """Connects to a cluster or starts a local Ray while the block runs. Only this machine can reach a local Ray.
+    """Connects to a cluster, or starts a Ray on this machine, while the block runs.
+
+    Only this machine can reach such a local Ray.
 
     Args:
         address: Network address of the cluster. None means a local Ray, unless this process is already connected.
@@ -245,7 +245,7 @@ def open_local_ray(
 ) -> Iterator[Connection]:
     """Runs a Ray on this machine during the block, without a dashboard and with all ports on loopback.
 
-    All files of this Ray are in one folder, which is removed at the end, even if a signal ends the process.
+    All files of this Ray are in one folder. It is removed at the end, even if a signal ends the process.
 
     Args:
         cpus: Number of CPUs that Ray reports.
@@ -273,7 +273,7 @@ def open_local_ray(
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts Ray with the resources in `has`, and returns the processes that Ray needs."""
+    """Starts Ray with the resources in `has`, and returns the processes without which Ray cannot work."""
     listen_on_network(False)
     os.environ[environment.MARK] = str(folder)
     # Ray would start workers in advance, but fedray's workers have a different environment and could not use them
@@ -309,7 +309,10 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _stop(folder: Path) -> None:
-    """Disconnects from a Ray that fedray started, and ends its processes. Kills processes that end slowly first."""
+    """Disconnects from a Ray that fedray started, and ends its processes.
+
+    Processes that would end slowly are killed first.
+    """
     node: Any = ray_worker._global_node
     for name, processes in dict(node.all_processes if node else {}).items():
         for one in processes if name not in NEEDED else []:
@@ -332,10 +335,12 @@ KEPT_SECONDS = 30 * 24 * 3600  # how long a cluster keeps modules that are not i
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns Ray's runtime environment of a worker. Workers that this worker starts get the same environment.
+    """Returns Ray's runtime environment of a worker.
 
-    Ray sends a class from a user's folder by its name. So the worker must import its module from the same path as the
-    driver.
+    Workers that this worker starts get the same environment.
+
+    Ray sends only the name of a class in a user's folder. So the worker must find its module on the same path as the
+    process that sends it.
 
     Args:
         modules: Names of the modules that were sent to the cluster (`send_modules`).
@@ -354,7 +359,9 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
-    """Sends the user's modules to a cluster whose nodes may lack them. Modules with equal content are sent once.
+    """Sends the user's modules to a cluster, because its nodes may lack them.
+
+    Modules with equal content are sent once.
 
     Nothing is sent to a Ray that fedray started, because this machine has the files.
 

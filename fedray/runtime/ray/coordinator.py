@@ -54,7 +54,10 @@ _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Concatenate["RayRuntime", _P], _T]:
-    """Repeats a method if a node is lost while it runs. The runtime first replaces its actors."""
+    """Decorates a method so that it is repeated if a node is lost while it runs.
+
+    Before that, the runtime replaces its actors.
+    """
 
     @wraps(method)
     def repeat(runtime: "RayRuntime", /, *arguments: _P.args, **named: _P.kwargs) -> _T:
@@ -74,11 +77,11 @@ def to_tensors(arrays: dict[Any, Any]) -> dict[Any, torch.Tensor]:
 
 
 class RayRuntime:
-    """The runtime on Ray, which lives in the coordinator actor. The class `Runtime` describes the methods.
+    """Runs jobs on Ray, from within the coordinator actor. The class `Runtime` describes the methods.
 
     Attributes:
-        study: The study that is trained.
-        has_private: Whether clients keep private vectors between rounds.
+        study: The objects of the run.
+        has_private: Whether clients keep data (private vectors) between rounds.
         clients: The client actors.
     """
 
@@ -104,13 +107,13 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients have private vectors, because an actor that died has lost its clients' vectors."""
+        """Raises `Lost` if clients keep data between rounds, because an actor that died has lost such data."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
     @retry
     def facts(self) -> dict[str, Any]:
-        """Returns the facts about the client actors for the manifest."""
+        """Describes the client actors for the run's manifest."""
         return session.join_worker_facts(
             self.clients.call_each([(a, actor.facts, ()) for a, actor in enumerate(self.actors)])
         )
@@ -125,9 +128,10 @@ class RayRuntime:
 
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question, whose pieces are divided among the actors.
+        """Answers a question about models. The actors compute it for different samples or clients.
 
-        With `Question.at_home`, the piece of a client goes to the actor that holds the client's private vectors.
+        If `Question.at_home` is set, each client's answer is computed by the actor that holds the client's private
+        vectors.
         """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
@@ -180,7 +184,7 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's objects for the actors. Adds every module that has registered a name of the scenario.
+    """Prepares the user's objects for the actors, and adds each module that has registered a name of the scenario.
 
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered
@@ -236,15 +240,15 @@ MOST_RAYS = 5  # most starts of Ray on this machine for a run, because Ray itsel
 
 
 class Coordinator:
-    """Runs a scenario on the machine that has the run directory. Meanwhile the driver can call `progress`.
+    """Runs a scenario on the machine that has the run directory. Meanwhile, `progress` can be called.
 
     Attributes:
         scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
         alone: Whether all actors run on this machine, which has the user's files.
-        snapshots: Snapshots that the driver has not fetched yet. A `phase` in a snapshot says what the run does now,
-            and a `note` is a warning.
+        snapshots: Snapshots of the run that nobody has fetched yet. In a snapshot, `phase` says what the run does now,
+            and `note` is a warning.
     """
 
     def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
@@ -285,7 +289,7 @@ class Coordinator:
             )
 
     def _keep_note(self, line: str) -> None:
-        """Stores a line that the driver prints as a warning."""
+        """Stores a line, which the process of the user's command prints as a warning."""
         self.snapshots.append({"note": line})
 
     def progress(self) -> list[session.Snapshot]:
@@ -339,7 +343,10 @@ def run_on_ray(
 def _run_coordinator(
     scenario: Scenario, own: UserObjects, out: Path, watch: session.Watch, connection: Connection
 ) -> dict[str, Any]:
-    """Makes the coordinator, shows its snapshots, and returns the summary. Replaces a coordinator that dies."""
+    """Makes the coordinator actor, shows its snapshots, and returns the summary.
+
+    If the coordinator dies, it is replaced.
+    """
     folder, alone = str(Path.cwd()), connection.folder is not None
     kind: Any = ray.remote(Coordinator)
     options = {
@@ -371,7 +378,7 @@ def _run_coordinator(
 
 
 def _watch_coordinator(coordinator: Any, out: Path, watch: session.Watch, connection: Connection) -> dict[str, Any]:
-    """Shows the snapshots of a coordinator until the coordinator returns the summary."""
+    """Shows the snapshots of a coordinator, until it returns the summary."""
     ref = coordinator.run.remote()
     done: list[Any] = []
     while not done:

@@ -34,7 +34,7 @@ from fedray.storage import directory
 
 
 def holds_note(path: str, text: str) -> bool:
-    """Returns whether there is a file with exactly this text.
+    """Returns whether the file `path` exists and has exactly this text.
 
     Example:
         >>> import tempfile
@@ -51,7 +51,9 @@ def holds_note(path: str, text: str) -> bool:
 
 
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
-    """Checks that all nodes see a folder. Writes a file there, and makes every node with a CPU read the file.
+    """Checks that all nodes see a folder.
+
+    It writes a file there, and makes every node with a CPU read it.
 
     Raises:
         BadInput: A node does not see the folder.
@@ -96,9 +98,9 @@ def run_as_tasks(
     actors: int,
     wait_for: Mapping[str, float] | None,
 ) -> Iterator[Callable[..., Any]]:
-    """Runs functions as tasks of a cluster.
+    """Runs functions as tasks of a Ray cluster.
 
-    Each task takes one CPU. A task that makes actors takes no CPU itself, but a placement group with one CPU per actor.
+    A task takes one CPU. If it makes actors, it takes a placement group with one CPU for each actor instead.
 
     Args:
         address: Network address of the cluster. None means a Ray that fedray starts on this machine.
@@ -110,7 +112,8 @@ def run_as_tasks(
         wait_for: Amounts of resources, by Ray's names, for which the first task waits. None means no wait.
 
     Yields:
-        A function (function, *arguments) -> future of the result. The future raises `RayDied` if Ray dies.
+        A function that takes (function, *arguments) and returns a future of the result. The future raises `RayDied` if
+        Ray dies.
 
     Raises:
         BadInput: The cluster cannot hold the actors of a task.
@@ -157,9 +160,9 @@ def _work(folder: str, gpus: float, function: Callable[..., Any], *arguments: An
 def _pass_on(
     connection: Connection, future: Future[Any], task: Future[Any], again: Callable[[], None] | None = None
 ) -> None:
-    """Passes the result or the error of a task to the future that waits for it.
+    """Passes the result or the error of a task to the future `future`.
 
-    If Ray raised the error, a new thread finds out whether Ray itself died. If Ray is alive, the thread starts the task
+    If the error is Ray's, a new thread checks whether Ray itself has died. If Ray is alive, the thread starts the task
     again.
 
     Args:
@@ -180,7 +183,10 @@ def _pass_on(
 
 
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
-    """Checks for some seconds whether a worker died because Ray died. If Ray is alive, starts the task again."""
+    """Checks for some seconds whether Ray has died, after a worker has died.
+
+    If Ray is alive, starts the task again.
+    """
     try:
         if isinstance(error, LocalRayletDiedError):
             raise RayDied("Ray on this machine ended")
@@ -201,7 +207,7 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
 def _watch(
     connection: Connection, waiting: Sequence[Future[Any]], over: threading.Event, room: cluster.TrialSeats
 ) -> None:
-    """Makes all waiting futures raise an error when Ray is gone. Otherwise they would wait for ever."""
+    """Makes all waiting futures raise an error when Ray is gone, because they would wait for ever."""
     while not over.wait(LOOK_SECONDS):
         try:
             connection.check()
@@ -231,7 +237,9 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Reports the metrics of a round to Ray Tune. During this call, Tune's scheduler may end the trial.
+    """Reports the metrics of a round to Ray Tune.
+
+    During this call, Tune's scheduler may end the trial.
 
     Tune copies the run directory `folder` as the trial's checkpoint. None means no checkpoint.
     """
@@ -244,10 +252,10 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
     Args:
         out: The run directory, which does not exist yet.
-        scenario_text: The scenario of this trial. The checkpoint may be of a different trial, with other values.
+        scenario_text: The scenario of this trial. The checkpoint may be from another trial, with other values.
 
     Returns:
-        Whether Tune has chosen a checkpoint. Without one, the trial begins with the first round.
+        Whether Tune has chosen a checkpoint. If not, the trial begins with the first round.
     """
     untyped: Any = import_module("ray.tune")
     checkpoint = untyped.get_checkpoint()
@@ -259,6 +267,9 @@ def go_on(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """Returns a trainable of Ray Tune that reserves one CPU for its process and one CPU for each of its actors."""
+    """Makes a function a trainable of Ray Tune.
+
+    The trainable reserves one CPU for its process, and one for each of its actors.
+    """
     untyped: Any = import_module("ray.tune")
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
