@@ -332,7 +332,7 @@ class Worker:
         )
 
     def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
-        """Compresses the uploads of a block, adds up their statistics, and stores what clients keep for later rounds."""
+        """Compresses the uploads of a block, adds up their statistics, and stores the clients' new private vectors."""
         plan = jobs.plan
         try:
             sent = phase.compress.apply(uploads)
