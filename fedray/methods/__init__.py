@@ -1,10 +1,10 @@
-"""Defines the methods of papers as compositions of schedules, local training, compression and servers.
+"""Composes the methods of papers from schedules, local training, compression and servers.
 
 A file holds one method, or the methods of one paper. The file's table `SPECS` describes each method for scenarios. The
 function with a method's name takes a `Setting` and returns the `Method`. `METHODS` maps names to these functions.
 
-The building blocks for a user's own method are here, too, such as `federated`. The stub `kit.pyi` lists their names.
-Each building block is loaded when it is first used.
+The package also has the building blocks of a user's own method, such as `federated`. The stub `kit.pyi` lists them.
+Each is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ globals().update(METHODS)  # `fedray.methods.fedavg` is the function `fedavg`, a
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a building block when it is first used."""
+    """Loads the building block with a name when it is first used."""
     if name == "__all__":
         return ["METHODS", *kit.list_public(), *METHODS]
     if name not in kit.list_public():

@@ -1,8 +1,7 @@
 """Composes a federated training from ingredients, such as a schedule and a way to merge uploads.
 
-The file of a method names the method's ingredients. Some keys of scenarios (`schedule.kind`, `compress.kind`,
-`server.coefficients`, ...) replace an ingredient. If the scenario leaves such a key at its default, the method's
-ingredient is used.
+Each method has its own ingredients. Some keys of scenarios (`schedule.kind`, `compress.kind`, `server.coefficients`,
+...) replace them. If such a key has its default value, the method's ingredient is used.
 
 Example:
     >>> import fedray
@@ -45,16 +44,17 @@ def federated(
     merge: Merge = servers.mean,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """Makes one federated training of K models `[K, d]`. With the default arguments each model is trained by FedAvg.
+    """Makes one federated training of K models `[K, d]`. By default, each model is trained by FedAvg.
 
     Args:
         setting: What the scenario decides.
-        assign: Decides which model each participant trains. `schedule.kind` of a scenario replaces this argument.
+        assign: Decides which model each participant trains. The scenario's key `schedule.kind` replaces this argument.
         local: How a client trains. None means the scenario's section `local`.
-        compress: How uploads are compressed. `compress.kind` of a scenario replaces this argument.
-        merge: How the server makes the next model from the uploads of a model. The keys `server.coefficients` and
-            `server.robust` replace this argument. `server.optimizer` acts on the result.
-        pieces: What clients do in addition, before and after their training.
+        compress: How uploads are compressed. The scenario's key `compress.kind` replaces this argument.
+        merge: How the server makes the next model from the uploads of a model. The scenario's keys
+            `server.coefficients` and `server.robust` replace this argument. Its `server.optimizer` is applied to the
+            result.
+        pieces: What clients do before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
     return Phase(
@@ -75,9 +75,9 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = servers.mean,
 ) -> tuple[Phase, ...]:
-    """Makes one federated training for each network of `method.networks` (the parts of a method, `Method.parts`).
+    """Makes one federated training for each network of `method.networks`, as the parts of a method (`Method.parts`).
 
-    Each network is trained by the clients that have this network. The arguments are those of `federated`.
+    The clients that have a network train it. The arguments are those of `federated`.
 
     Raises:
         BadInput: The scenario has no list `method.networks`.
@@ -101,14 +101,16 @@ def federated_slices(
     compress: Compressor = dense,
     pieces: Sequence[Piece] = (),
 ) -> Phase:
-    """Makes one federated training in which each tier trains a part of the network. `clients.tiers` sets the widths.
+    """Makes one federated training in which each tier (group of clients) trains a slice of the network.
+
+    The key `clients.tiers` sets the widths of the slices.
 
     Args:
         setting: What the scenario decides.
-        slices: The part of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
+        slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
         assign: The argument of `federated`.
         local: The argument of `federated`.
-        compress: How the upload of a slice is compressed. `compress.kind` of a scenario replaces this argument.
+        compress: How the upload of a slice is compressed. The scenario's key `compress.kind` replaces this argument.
         pieces: The argument of `federated`.
     """
     make = setting.compress or compress
@@ -121,9 +123,11 @@ def federated_slices(
 
 
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
-    """Makes the schedule from the scenario's participants and the scenario's `schedule.kind`.
+    """Makes the schedule, which plans the jobs of each round.
 
-    If the scenario does not set `schedule.kind`, `assign` is used.
+    It draws the participants as the scenario says. The key `schedule.kind` says which models they train.
+
+    If it is not set, `assign` says this.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -136,9 +140,9 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """Returns the compression of uploads. The scenario's compression takes precedence over `compress`.
+    """Returns the compression of uploads. If the scenario sets one, it replaces `compress`.
 
-    Private layers are not sent.
+    Layers that stay with the clients are not sent.
     """
     if setting.compress is not None and compress is not dense:
         _say_replaced(setting, "the section compress", "compress")
@@ -147,7 +151,7 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 
 def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
-    """Returns a server that merges uploads, and then applies the scenario's server optimizer to the merged delta."""
+    """Returns a server that merges uploads, and applies the scenario's server optimizer to the merged change."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -159,7 +163,7 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    The key `server.robust` takes precedence over `server.coefficients`. If neither is set, `merge` is used.
+    If `server.robust` is set, it decides how. Otherwise `server.coefficients` decides, and if neither is set, `merge`.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -183,7 +187,7 @@ def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
 
 
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
-    """Warns that a key of the scenario replaces an ingredient, if the method is a user's own."""
+    """Warns the author of a method that a key of the scenario replaces one of the method's ingredients."""
     if setting.own_method:
         warn_user(
             f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
@@ -191,9 +195,9 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns a function from a round to the work of a server that distils K students (`Phase.server_work`).
+    """Returns a function that takes a round and returns the work of a server that distils K students.
 
-    The teachers of a student are the uploads of its model, and `more` further teachers.
+    It is a `Phase.server_work`. A student learns from the uploads of its model, and from `more` further teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -206,10 +210,10 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns a function from a round to the work of a server that finds K models by descent (`Phase.server_work`).
+    """Returns a function that takes a round and returns the work of a server that finds K models by descent.
 
-    The server scores each model on its own samples at the start and after every `each` of the `steps` steps. A step
-    uses no samples.
+    It is a `Phase.server_work`. The server scores each model on the server's samples at the start and after every
+    `each` of the `steps` steps. A step reads no samples.
     """
 
     def work(_t: int) -> ServerWork:
@@ -238,9 +242,9 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 
 
 def check_own_prior(local: Local, method: str, key: str) -> None:
-    """Checks the settings of local training for methods that have their own prior over the weights.
+    """Checks the settings of local training for a method that has its own prior over the weights.
 
-    The option `key` of such a method replaces weight decay.
+    The method's option `key` replaces weight decay.
 
     Raises:
         BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither

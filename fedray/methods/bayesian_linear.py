@@ -79,7 +79,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """Composes one linear model `[1, d]`. The state also has the posterior covariance and the noise variance."""
+    """Composes one linear model `[1, d]`. The state also has the covariance of its posterior and the noise variance."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "
@@ -122,7 +122,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
 
 
 def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:
-    """Computes the posterior for the design matrix x `[n, d]`, the targets y `[n]` and given precisions above 0."""
+    """Computes the posterior for inputs x `[n, d]`, targets y `[n]`, and the precisions alpha and beta, above 0."""
     precision = alpha * kit.numpy.eye(x.shape[1]) + beta * x.T @ x
     covariance = kit.numpy.asarray(kit.numpy.linalg.inv(precision), dtype=kit.numpy.float64)
     mean = kit.numpy.asarray(beta * kit.numpy.linalg.solve(precision, x.T @ y), dtype=kit.numpy.float64)
@@ -130,7 +130,7 @@ def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, be
 
 
 def unit_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
-    """Computes the posterior for a standard normal prior. The noise variance is the variance of the targets."""
+    """Computes the posterior for a standard normal prior. The variance of the noise is that of the targets."""
     return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
 
 

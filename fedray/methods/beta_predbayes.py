@@ -6,7 +6,7 @@ Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code
 A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
 product of the clients' predictions (a Bayesian committee machine) is right if all clients have samples of one
 distribution. If clients have different labels, the product is too confident. The mean of the predictions is not
-confident enough. The server finds the exponent beta between both on its own labelled samples.
+confident enough. The server chooses the exponent beta between these two on its own labelled samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
@@ -53,8 +53,8 @@ Formulas of beta_predbayes:
     larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
 
 Deviations:
-    1. The noise has `temperature` 1 by default, so that chains sample the client's posterior. In the authors' code n_k
-       is the number of samples of all clients together, and the temperature is 1 / n, so there is little noise.
+    1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is
+       the number of samples of all clients together, and the temperature is 1 / n. So there is little noise.
     2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
        in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
        of the number of batches.
@@ -98,12 +98,15 @@ _IS_FITTED = Needs("method.beta", (FIT,))
 
 
 def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns a network that holds several samples of the weights of the given network."""
+    """Returns a network whose parameters are several samples of the weights of `net`."""
     return kit.net.Samples(net, options["samples"], name)
 
 
 def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of β-Predictive Bayes. Its base holds each client's samples, and its meta model is beta.
+    """Returns the stack of β-Predictive Bayes.
+
+    The stack's first layer has the models that each client sampled from its posterior. The meta model is the scalar
+    beta.
 
     Raises:
         BadInput: The server has no samples to which it could fit beta.
@@ -195,7 +198,10 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """Composes M samples for each client, `[N, M p]`, and beta `[1, 1]`, which the server fits.
+    """Composes two trainings.
+
+    In the first, each of N clients samples M networks of p parameters, `[N, M p]`. In the second, the server fits beta,
+    `[1, 1]`.
 
     Row i of the samples belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
 
@@ -235,14 +241,14 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of the learning rate, which say after which steps chains take samples."""
+    """Returns the cycles of the learning rate. They say after which steps a client keeps a sample."""
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
     )
 
 
 def _sample(setting: kit.Setting) -> kit.Local:
-    """Returns local training by SGHMC."""
+    """Returns local training by stochastic gradient Hamiltonian Monte Carlo."""
     local, cycles = setting.local, read_cycles(setting.options)
     if cycles.samples > cycles.number * cycles.per_cycle:
         raise BadInput(

@@ -83,7 +83,9 @@ _LEARNER: dict[str, Any] = {"name": _TREE, "max_leaf_nodes": 10}  # as in the pa
 
 @means("word or section", "`sklearn/decision_tree`, with its options")
 def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
-    """Checks the option `learner`, which is a name or a section. Only decision trees can be sent as plain values.
+    """Checks the option `learner`, which is a name or a section.
+
+    The learner must be a decision tree, because only trees can be sent as plain values.
 
     Raises:
         ValueError: The value is neither a name nor a section.
@@ -152,25 +154,25 @@ SPECS = {
 
 
 def adaboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes AdaBoost.F: the best learner of each round joins the ensemble."""
+    """Composes AdaBoost.F. The best learner of each round joins the ensemble."""
     phase = _boost(setting, kit.boosting.each_alone)  # 3: argmin_j e_j
     return kit.Method("adaboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes DistBoost.F: the vote of the learners of a round joins the ensemble as one learner."""
+    """Composes DistBoost.F. The vote of a round's learners joins the ensemble as one learner."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F: every client first boosts alone, and each round takes the best of all learners."""
+    """Composes PreWeak.F. Every client first boosts alone, and then each round takes the best of all learners."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging: each learner is fitted on uniformly drawn samples, and has one vote."""
+    """Composes federated bagging. Each learner is fitted on uniformly drawn samples, and has one vote."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",
@@ -187,11 +189,11 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
 
 
 def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepared: bool = False) -> kit.Phase:
-    """Composes the rounds of boosting.
+    """Composes a method of boosting.
 
     Args:
         setting: The objects built from the scenario.
-        candidates: How the learners of a round become candidates for the ensemble.
+        candidates: Which candidates for the ensemble the learners of a round give.
         prepared: Whether all learners are fitted in the first round.
     """
     size = _ensemble(setting)
@@ -215,7 +217,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
 
 def _one_pass() -> kit.Local:
-    """Returns a `Local` with the virtual time of one pass over the samples. No gradient step is made."""
+    """Returns a local training that takes the virtual time of one pass over the samples, and makes no gradient step."""
     return kit.Local(batch_size=None, epochs=1)
 
 
@@ -231,6 +233,6 @@ def _sizes(setting: kit.Setting, size: kit.Ensemble) -> kit.boosting.Sizes:
 def _learner(
     setting: kit.Setting, size: kit.Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]
 ) -> kit.FitTrees:
-    """Returns the learner that a client fits: one decision tree."""
+    """Returns the learner that a client fits, which is a decision tree."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
     return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

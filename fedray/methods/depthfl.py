@@ -59,14 +59,17 @@ from fedray.methods.feddyn import correct_clients
 
 
 def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network in blocks, with a head after each block."""
+    """Cuts a network into blocks, and adds a head (an output layer) after each block."""
     return kit.nets.add_exits(net, options["blocks"], shape, name, "depthfl")
 
 
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier. It has the tier's first blocks, with all heads or only the last head."""
+    """Returns the network of each tier, which has only the first blocks.
+
+    It has the head of each block, or only the last head.
+    """
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:
@@ -159,9 +162,11 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 
 
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Returns the loss of a client, a function of the logits of its heads, `[B, b, C]`.
+    """Returns the loss of a client.
 
-    The options `consistency` (c) and `ramp` (T) determine the weight of the term by which the heads teach each other.
+    It is computed from the logits of the client's b heads (output layers), `[B, b, C]`.
+
+    The heads also teach each other. The options `consistency` (c) and `ramp` (T) set the weight of this term.
     """
     c, ramp = options["consistency"], options["ramp"]
 
@@ -185,11 +190,11 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Returns a function that makes a predicting model of each trained head.
+    """Returns a function that makes a model for predictions from each trained head (output layer).
 
-    A network returns the mean of its D heads. In the model of one head, this head is multiplied by D and all other
-    heads are 0. The mean of the D heads is then the output of this head. `heads` lists the heads that each tier trains,
-    numbered from 0.
+    A network returns the mean of its D heads. In the model of one head, the parameters of this head are multiplied by
+    D, and those of all other heads are 0. So the mean is the output of this head. `heads` lists the heads that each
+    tier trains, from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them
@@ -210,7 +215,7 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
 
 def _layers(layout: kit.Layout) -> list[str]:
-    """Returns for each tensor of a network the name of its layer."""
+    """Returns the name of the layer to which each tensor of a network belongs."""
     return [name.rpartition(".")[0] for name in layout.names]
 
 
@@ -220,5 +225,5 @@ def _heads(layout: kit.Layout) -> list[int]:
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Returns the positions of some layers' parameters in a row of the state, `[s]`, in ascending order."""
+    """Returns where a row of the state has the parameters of some layers, as ascending indexes `[s]`."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

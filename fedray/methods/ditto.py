@@ -57,7 +57,11 @@ SPECS = {
 
 
 def ditto(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg, whose clients also train personal models `v` `[d]` with the pull `lambda (v - w)`."""
+    """Composes FedAvg, whose clients also train personal models.
+
+    The gradient of a personal model v `[d]` has the additional term `lambda (v - w)`, which pulls it to the global
+    model w.
+    """
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")

@@ -129,9 +129,9 @@ SPECS = {
 
 
 def dsvgd(setting: kit.Setting) -> kit.Method:
-    """Composes K particles `[K, d]` and one client per round.
+    """Composes K particles `[K, d]`, which are models that one client trains per round.
 
-    In each of its K jobs the client receives and sends d values.
+    The client has K jobs, one for each particle. In each of them it receives and sends d values.
 
     Raises:
         BadInput: Several clients take part in a round, or uploads are compressed. The error is also raised if local

@@ -54,7 +54,7 @@ SPECS = {
 
 
 def fed_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients."""
+    """Composes Fed-ensemble with K models, `[K, d]`."""
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # lines 2-5: P_r is drawn anew at every age, then row r trains model P_r[t mod K]

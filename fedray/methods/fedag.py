@@ -105,7 +105,9 @@ TARGET = "target_variance"
 
 
 def fedag(setting: kit.Setting) -> kit.Method:
-    """Composes K Gaussians over `[d]` weights. Clients send d values and receive 2 d (mean and standard deviation).
+    """Composes K Gaussians over d weights.
+
+    A client sends d values, and receives 2 d values (mean and standard deviation).
 
     Raises:
         BadInput: `residuals: mean` is set for a linear model, which always uses the residuals of the mean model.
@@ -132,15 +134,16 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict: all members of each model's sample (eqs. 4-5).
+    """Returns the models that predict, which are a sample of weights for each of the K models (eqs. 4-5).
 
     Args:
-        state: The state, with the sample `[M, slots, d]` and its weights `[M, slots]`.
+        state: The server's state. For each model, it has a sample of weights `[M, slots, d]`, and how much each counts
+            `[M, slots]`.
         models: Number of models, K.
         clients: Number of clients, N.
         name: Name of the sample in the state.
-        of_mean: Whether training residuals are computed with the mean models (`method.residuals: mean`). False means
-            that they are computed with the uploads.
+        of_mean: Whether training residuals are those of the mean models (`method.residuals: mean`). Otherwise they are
+            those of the uploads.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]
@@ -156,7 +159,9 @@ def answer_with_sample(
 
 
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
-    """Adds the variance of each world's training targets to the state, as beta^-1 `[R]` (`method.beta: target`).
+    """Adds to the state the variance of each world's training targets, `[R]`.
+
+    With `method.beta: target` it is the variance of the noise, beta^-1.
 
     A world is one seed of one fold. `pooled` returns all training samples of a world.
     """
@@ -165,10 +170,13 @@ def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) 
 
 
 def answer_in_closed_form(state: kit.State) -> kit.Answer:
-    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x^T diag(variance) x)` (eq. 6), without a sample."""
+    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x^T diag(variance) x)` in closed form (eq. 6)."""
     return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 
 def _read_noise(state: kit.State) -> kit.types.FloatArray | None:
-    """Returns beta^-1 of each world, `[R]`, if `method.beta` is `target`. None means that `predict.noise` decides."""
+    """Returns the variance of the noise in each world, `[R]`, if `method.beta` is `target`.
+
+    Otherwise returns None, and `predict.noise` decides.
+    """
     return state.extra[TARGET].numpy() if TARGET in state.extra else None

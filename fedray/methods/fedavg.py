@@ -61,7 +61,7 @@ SPECS = {
 
 
 def fedavg(setting: kit.Setting) -> kit.Method:
-    """Composes one model `[1, d]` over N clients."""
+    """Composes FedAvg, which trains one model, `[1, d]`."""
     phase = kit.federated(
         replace(setting, models=1),  # server, line 1: one w_0
         assign=kit.permutation,  # lines 3-4: all participants S_t train the model (a permutation of one model)
@@ -79,5 +79,5 @@ def fedprox(setting: kit.Setting) -> kit.Method:
 
 
 def add_proximal_term(local: kit.Local, mu: float) -> kit.Local:
-    """Returns `local` with the term `mu / 2 |w - w_start|^2`, mu >= 0, added to the objective."""
+    """Adds the term `mu / 2 |w - w_start|^2`, mu >= 0, to the objective of local training."""
     return replace(local, pull=local.pull + mu)

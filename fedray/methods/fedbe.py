@@ -94,7 +94,10 @@ SPECS = {
 
 
 def fedbe(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`, each with 1 + S + participants teachers. The paper has K = 1."""
+    """Composes FedBE with K models, `[K, d]`. The paper has K = 1.
+
+    The teachers of a model are the mean of its uploads, S samples, and the uploads.
+    """
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
@@ -108,7 +111,7 @@ def fedbe(setting: kit.Setting) -> kit.Method:
 
 
 def fedbe_nokd(setting: kit.Setting) -> kit.Method:
-    """Composes FedBE without distillation: the next model is a random sample."""
+    """Composes FedBE without distillation. The next model is one of the samples."""
     return with_teachers(
         setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
     )

@@ -108,7 +108,9 @@ LOOKED_STEPS = 50  # steps between two scores on the server's samples
 
 
 def fedbens(setting: kit.Setting) -> kit.Method:
-    """Composes M models `[M, d]` over N clients. Each of a client's M jobs receives d values and sends 2 d values.
+    """Composes FedBEns with M models, `[M, d]`.
+
+    A client has M jobs. In each of them it receives d values, and sends 2 d values (optimum and curvature).
 
     Raises:
         BadInput: The prior of the product is more precise than a client's prior.

@@ -62,7 +62,7 @@ SPECS = {
 
 
 def fedcross(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`. In every round each model is sent to different clients."""
+    """Composes FedCross with K models, `[K, d]`. In every round each model goes to different clients."""
     alpha, partner = setting.options["alpha"], setting.options["partner"]
     phase = kit.federated(
         setting,
@@ -84,8 +84,8 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
     First `v_i` becomes the mean of the uploads of model i.
 
-    `alpha` is the share of a model's own weights in the mixture. The cosine uses only the first `trainable` values of a
-    model.
+    `alpha` is the share of the model itself in the mixture. Models are compared by the cosine of their first
+    `trainable` values.
     """
     plain = kit.mean(rows, weighting)
 
@@ -99,7 +99,9 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
 
 def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch.Tensor:
-    """Returns the partner of each of K models `[K, p]` in round t, `[K]`. A single model is its own partner.
+    """Returns for each of K models `[K, p]` the index of its partner in round t, `[K]`.
+
+    A single model is its own partner.
 
     Example:
         >>> three = kit.torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])

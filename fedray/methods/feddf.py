@@ -58,8 +58,8 @@ from fedray.methods import kit
 def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     """Checks a list of architectures. Each architecture is a section like `model`.
 
-    The section may also name the `tier` of the clients that train the architecture. With `answers: false` the
-    architecture is trained, but does not predict.
+    The section may also name the `tier` of the clients that train the architecture. If it has `answers: false`, the
+    architecture is trained but does not predict.
 
     Raises:
         ValueError: The value is no list of sections.
@@ -121,7 +121,10 @@ SPECS = {
 
 
 def feddf(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`. The teachers of a model are its uploads. The paper has K = 1."""
+    """Composes FedDF with K models, `[K, d]`. The paper has K = 1.
+
+    The teachers of a model are its uploads.
+    """
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
@@ -139,7 +142,9 @@ def feddf(setting: kit.Setting) -> kit.Method:
 
 
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
-    """Composes one federated training per architecture (Alg. 3), and the students that learn from all of them.
+    """Composes one federated training for each architecture (Alg. 3).
+
+    The student of each architecture learns from the uploads of all architectures.
 
     `fedray.simulation.stacking` joins these trainings into one run.
     """

@@ -71,12 +71,12 @@ SPECS = {
 
 
 def feddyn(setting: kit.Setting) -> kit.Method:
-    """Composes FedDyn-ensemble with K = 1."""
+    """Composes FedDyn, which is FedDyn-ensemble with one model."""
     return replace(feddyn_ensemble(replace(setting, models=1)), name="feddyn")
 
 
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` with the local gradient `grad - h_i + alpha (w - w_start)`."""
+    """Composes FedDyn-ensemble with K models, `[K, d]`. The local gradient is `grad - h_i + alpha (w - w_start)`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
     local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(
@@ -92,7 +92,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
     """Returns FedDyn's local training, and the piece that updates `h_i <- h_i - alpha (u - w_start)`.
 
-    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. The first `trainable` parameters of a model
+    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. Only the first `trainable` values of a model
     are trained.
     """
     correction = kit.Correction(
@@ -105,7 +105,7 @@ def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit
 
 
 def correct_server(setting: kit.Setting, base: kit.Server) -> kit.Server:
-    """Returns FedDyn's server, `w <- mean of uploads - h / alpha` (lines 11-12). `base` computes the mean.
+    """Returns FedDyn's server, `w <- mean of uploads - h / alpha` (lines 11-12). The server `base` computes the mean.
 
     Raises:
         BadInput: The scenario also sets a server optimizer.

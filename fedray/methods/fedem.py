@@ -61,7 +61,7 @@ SPECS = {
 
 
 def fedem(setting: kit.Setting) -> kit.Method:
-    """Composes K components `[K, d]`, with weights pi `[K]` that stay with each client."""
+    """Composes FedEM with K models (components), `[K, d]`. Each client keeps its weights pi over them, `[K]`."""
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.every_model,  # lines 2-3: the server sends all K components to the participants

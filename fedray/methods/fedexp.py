@@ -46,7 +46,7 @@ SPECS = {
 
 
 def fedexp(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients."""
+    """Composes FedExP with one or K models, `[K, d]`."""
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part
@@ -58,12 +58,12 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 
 
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
-    """Returns a server that steps `w <- w + eta mean delta`, with eta at least 1.
+    """Returns a server that adds the mean update to each model, multiplied by an `eta` of at least 1.
 
     A model without uploads stays unchanged.
 
-    The length of an update counts only its first `trainable` values. The other values (buffers) are averaged without
-    eta.
+    Only the first `trainable` values of an update count in its length. The other values (buffers) are averaged without
+    `eta`.
     """
     plain = kit.mean(rows, weighting)
 

@@ -114,7 +114,10 @@ LOOKED_STEPS = 100  # steps between two scores on the server's samples
 
 
 def fedfisher(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients. A job receives d values and sends 2 d (model and curvature)."""
+    """Composes FedFisher with K models, `[K, d]`.
+
+    A client receives d values of a model, and sends 2 d (model and curvature).
+    """
     options = setting.options
     descent = kit.one_shot.Descent(
         options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score
@@ -133,6 +136,6 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:
-    """Returns the curvature that clients measure, from the options `fisher` and `fisher_rows`."""
+    """Returns how clients measure the curvature of their loss, as the options `fisher` and `fisher_rows` say."""
     rows = setting.options["fisher_rows"]
     return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

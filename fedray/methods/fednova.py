@@ -52,7 +52,7 @@ SPECS = {
 
 
 def fednova(setting: kit.Setting) -> kit.Method:
-    """Composes one or K models `[K, d]` over N clients.
+    """Composes FedNova with one or K models, `[K, d]`.
 
     Raises:
         BadInput: Clients do not train with SGD, or the scenario sets a different way to average uploads.
@@ -77,8 +77,9 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns a server that steps `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays unchanged. In a model, `trainable` parameters
-    come first. The buffers that follow are averaged without tau.
+    tau_i is client i's number of steps. If clients have momentum, `|a_i|_1` replaces it. A model without uploads stays
+    unchanged. The first `trainable` values of a model are its parameters. The other values (buffers) are averaged
+    without tau.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

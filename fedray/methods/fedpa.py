@@ -85,7 +85,7 @@ SPECS = {
 
 
 def fedpa(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients. A client receives and sends as many bytes as in FedAvg."""
+    """Composes FedPA with K models, `[K, d]`. A client receives and sends as many bytes as in FedAvg."""
     options = setting.options
     sampled = kit.Windows(
         kit.one_shot.correct_by_precision(options["rho"]),  # S_i^-1 (w - m_i) of the samples, in time l^2 p

@@ -50,7 +50,7 @@ SPECS = {
 
 
 def fedrolex(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over clients in tiers. The paper has K = 1."""
+    """Composes FedRolex with K models, `[K, d]`. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
@@ -63,5 +63,5 @@ def fedrolex(setting: kit.Setting) -> kit.Method:
 
 
 def rolling_channels(t: int, channels: int) -> int:
-    """Returns the first channel of the window of round t, `t mod c`."""
+    """Returns the first of the channels that clients train in round t, `t mod c` in a layer of c channels."""
     return t % channels

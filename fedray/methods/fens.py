@@ -91,7 +91,10 @@ _IS_TRAINED = Needs("method.aggregator", _TRAINED)
 
 
 def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of FENS. Its base has a network for each client, and its meta model is the aggregator."""
+    """Returns the stack of FENS.
+
+    Its first layer has a network for each client. Its meta model is the aggregator of their outputs.
+    """
     kind, fixed = options["aggregator"], options["aggregator"] in FIXED
     return kit.stacking.Stack(
         bases=(kit.stacking.Base(net, clients),),
@@ -146,9 +149,9 @@ SPECS = {
 
 
 def fens(setting: kit.Setting) -> kit.Method:
-    """Composes N networks `[N, d]` (client i trains network i), and one aggregator `[1, d']` of all their outputs.
+    """Composes N networks `[N, d]`, one for each client, and then an aggregator `[1, d']` of all their outputs.
 
-    `fedray.simulation.stacking` runs the two trainings one after the other.
+    `fedray.simulation.stacking` joins the two trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "its networks and its aggregator come from a scenario"

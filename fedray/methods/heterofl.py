@@ -62,7 +62,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier. Its hidden layers have only the first channels of the whole network."""
+    """Returns the network of each tier, whose hidden layers have only the first channels of the whole network's."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 
@@ -98,7 +98,7 @@ SPECS = {
 
 
 def heterofl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over clients in tiers. The paper has K = 1."""
+    """Composes HeteroFL with K models, `[K, d]`. The paper has K = 1."""
     phase = kit.federated_slices(
         setting,
         assign=kit.permutation,  # the participants of the round, and which model they train
@@ -114,5 +114,5 @@ def heterofl(setting: kit.Setting) -> kit.Method:
 
 
 def first_channels(_t: int, _channels: int) -> int:
-    """Returns 0, because every slice begins with channel 0."""
+    """Returns 0, because the slice of every tier begins with channel 0."""
     return 0

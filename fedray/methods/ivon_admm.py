@@ -164,7 +164,7 @@ SPECS = {
 
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
-    """Composes K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
+    """Composes IVON-ADMM with K Gaussians. For each Gaussian, a client receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

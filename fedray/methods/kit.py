@@ -19,9 +19,9 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Returns the stub's imports as name -> (module, name in the module).
+    """Reads the imports of the stub `kit.pyi`. Returns for each name its module, and its name in the module.
 
-    The name in the module is empty if the stub imports the whole module.
+    If the stub imports a whole module, the second is empty.
     """
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
@@ -36,7 +36,7 @@ def list_rows() -> Mapping[str, tuple[str, str]]:
 
 
 def list_public() -> list[str]:
-    """Returns the names that `fedray.methods` offers for a user's own methods."""
+    """Returns the names of the building blocks that `fedray.methods` has for a user's own methods."""
     return [name for name, (_, inside) in list_rows().items() if inside]
 
 

@@ -52,7 +52,7 @@ SPECS = {
 
 
 def moon(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients. Each client keeps the model `[d]` that it trained last.
+    """Composes MOON with K models, `[K, d]`. Each client keeps the model `[d]` that it has trained last.
 
     Raises:
         BadInput: The scenario sets `local.loss`.

@@ -67,7 +67,7 @@ from fedray.methods import kit
 
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network with a Gaussian over its weights, and with the client's copy of the global Gaussian."""
+    """Returns a network with the parameters of two Gaussians, the client's own and its copy of the global one."""
     return kit.net.MeanField(net, options["rho"], name)
 
 
@@ -106,7 +106,7 @@ SPECS = {
 
 
 def pfedbayes(setting: kit.Setting) -> kit.Method:
-    """Composes K Gaussians over N clients. Each job receives and sends 2 p values (means and rhos).
+    """Composes pFedBayes with K Gaussians. For each Gaussian, a client receives and sends 2 p values (means and rhos).
 
     Raises:
         BadInput: Clients train with an optimizer other than Adam or SGD, with weight decay, or with a proximal term.

@@ -82,7 +82,7 @@ from fedray.methods import kit
 
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns the network with a Gaussian over its weights, and with a client's factor of this Gaussian."""
+    """Returns a network with the parameters of a Gaussian over its weights, and of the client's factor of it."""
     return kit.net.Partitioned(net, options["rho"], name)
 
 
@@ -130,7 +130,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """Composes K Gaussians over N clients. Each job receives and sends 2 p + 1 values."""
+    """Composes PVI with K Gaussians. For each Gaussian, a client receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

@@ -55,10 +55,10 @@ SPECS = {
 
 
 def qffl(setting: kit.Setting) -> kit.Method:
-    """Composes one model `[1, d]` over N clients.
+    """Composes q-FedAvg, which trains one model, `[1, d]`.
 
     Raises:
-        BadInput: Clients do not train with SGD. Only the learning rate of SGD determines L.
+        BadInput: Clients do not train with SGD, whose learning rate determines L.
     """
     local, q = setting.local, setting.options["q"]
     kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # the learning rate is 1 / L
@@ -75,8 +75,9 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    Both sums (of the Delta_i and of the h_i) are computed without their common multiplier L = 1 / `lr`, which cancels.
-    In a model, `trainable` parameters come first. The buffers that follow are averaged with the weights h_i.
+    The sums of the Delta_i and of the h_i are computed without their common factor L = 1 / `lr`, which cancels. The
+    first `trainable` values of a model are its parameters. The other values (buffers) are averaged with the weights
+    h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

@@ -60,7 +60,7 @@ SPECS = {
 
 
 def random_walk(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` that walk over N clients, the nodes of a graph."""
+    """Composes K models `[K, d]` that walk from client to client. The N clients are the nodes of a graph."""
     if setting.walk is None:
         raise BadInput("method.name = random_walk walks over a graph: set schedule.kind to walk")
     whole = kit.base.make_compressor(setting)

@@ -86,17 +86,20 @@ SPECS = {
 
 
 def centralized(setting: kit.Setting) -> kit.Method:
-    """Composes one model `[1, d]` on the pooled data, the upper reference."""
+    """Composes one model `[1, d]` that is trained on the samples of all clients, as an upper reference."""
     return kit.Method("centralized", kit.federated(replace(setting, models=1)))  # the single client holds all samples
 
 
 def deep_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]`, each trained on the pooled data from its own start and with its own batches."""
+    """Composes K models `[K, d]` that are trained on the samples of all clients.
+
+    They have different starts and batches.
+    """
     return kit.Method("deep_ensemble", kit.federated(setting))  # the single client trains all K models
 
 
 def local_only(setting: kit.Setting) -> kit.Method:
-    """Composes N models `[N, d]`, the lower reference. Client i trains model i."""
+    """Composes N models `[N, d]` as a lower reference. Client i trains model i."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
     return kit.Method(
@@ -107,5 +110,5 @@ def local_only(setting: kit.Setting) -> kit.Method:
 def assign_own_model(
     _now: kit.schedule.WorldRound, drawn: kit.schedule.Drawn, _per_client: kit.types.IntArray, _state: kit.State | None
 ) -> tuple[kit.types.IntArray, kit.types.IntArray]:
-    """Assigns model i to client i. Only the argument `drawn`, the participants, is used."""
+    """Assigns model i to client i. Of the arguments, only the participants `drawn` are used."""
     return kit.numpy.arange(len(drawn.client)), drawn.client

@@ -1,4 +1,4 @@
-"""Defines `Setting`, the argument of every method: the objects that were built from a scenario."""
+"""Defines `Setting`, which has the objects of a scenario, and is the argument of every method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from fedray.features.stacking import Stack
 
 @dataclass(frozen=True)
 class Robust:
-    """A robust server (`server.robust`).
+    """Describes a robust server (`server.robust`).
 
     Attributes:
         kind: One of median, trimmed_mean, krum, multi_krum and none.
-        trim: Number of values that a trimmed mean drops at each end, b.
+        trim: Number of values that a trimmed mean leaves out at each end, b.
         byzantine: Number of bad clients that Krum tolerates, f.
     """
 
@@ -34,14 +34,14 @@ class Robust:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A server optimizer (`server.optimizer`).
+    """Describes a server optimizer (`server.optimizer`).
 
     Attributes:
         kind: One of momentum, adam, yogi and none.
         lr: Learning rate of the server optimizer, above 0.
         momentum: The coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
-        tau: The constant that is added in the denominator of Adam and Yogi, above 0.
-        schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
+        tau: The constant above 0 that Adam and Yogi add to the denominator.
+        schedule: A factor of the learning rate for each round. None means 1.
     """
 
     kind: ServerOptimizerKind = "none"
@@ -62,45 +62,46 @@ class Setting:
         seeds: The seed of each world. A world is one seed of one fold of the data.
         participation: Decides which clients take part in a round.
         local: How a client trains.
-        outputs: A function (models `[S, d]`, network inputs `[n, ...]`) -> raw outputs `[S, n, C]` in evaluation mode.
-            Gradients flow through this function. The server may call it (`Server.step`, `Method.answer`).
-        server_rows: A function: world -> network inputs `[n, ...]` and targets of the samples that the server holds
-            instead of the clients. The option `server_data` sets their share of all samples. Your own method may
-            declare this option.
-        server_inputs: A function: world -> network inputs `[n, ...]` of the server, without labels. They are the inputs
-            of `server_rows`, noise, or the inputs of a data set. The options `inputs` and `input_rows` choose among
-            these. Your own method may declare both options.
-        label_counts: A function: world -> how many training samples of each class each client holds, `[N, C]`, by the
-            client's own labels. The function covers only the first 10,000 clients, and no bytes are counted for it. For
-            a regression it raises `BadInput`.
+        outputs: A function that takes models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
+            C]` in evaluation mode. It can be differentiated. The server may call it (`Server.step`, `Method.answer`).
+        server_rows: A function that takes a world, and returns network inputs `[n, ...]` and targets of the samples
+            that the server holds instead of the clients. The option `server_data` sets their share of all samples. Your
+            own method may declare this option.
+        server_inputs: A function that takes a world, and returns network inputs of the server without labels, `[n,
+            ...]`. They are the inputs of `server_rows`, noise, or the inputs of a data set. The options `inputs` and
+            `input_rows` choose among these. Your own method may declare both options.
+        label_counts: A function that takes a world, and returns how many training samples of each class each client
+            holds, `[N, C]`. The labels are the client's own. Only the first 10,000 clients are counted, and no bytes
+            are counted for this. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: What has its own row in the schedule: each client, slot or stratum.
+        rows: What the rows of the schedule belong to, which is client, slot or stratum.
         weighting: Weights of the uploads in a mean: uniform or examples.
-        coefficients: Weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
-            means that the method decides.
+        coefficients: Weights of the tiers in a mean. They are equal_groups, paper_eq2, or fedavg (no weights of tiers).
+            None means that the method decides.
         robust: The robust rule that replaces the mean.
         optimizer: The server optimizer, which acts on the mean delta.
-        compress: A function: layout -> the compression of models with this layout. None means that the method decides.
+        compress: A function that takes the layout of a model, and returns the compression of such models. None means
+            that the method decides.
         hold_out: Whether clients withhold samples for validation.
         participants: The largest number of clients that take part in a round.
-        features: A function: network inputs -> features `[n, p]`. It is None if the network is not linear in its
-            weights.
-        distil: A function (world, start `[d]`, teachers `[S, d]`, key of the random numbers) -> student `[d]`. It is
-            None if the server holds no inputs.
-        distil_work: A function: number of teachers -> number of steps that train a student at the server, and number of
-            samples in these steps. It is None if the server holds no inputs.
-        score: A function (world, model `[d]`) -> score of the model on the server's labelled samples, whose share is
-            `method.validation`. It is None if the server holds no labelled samples.
-        fuse: A function (world, students with their uploads, key of the random numbers) -> the weights of each student,
-            `[d]`. The students learn the mean prediction of all uploads. It is None if the server holds no inputs, or
-            if the method has no `networks`.
+        features: A function that takes network inputs and returns the features in which the network is linear, `[n,
+            p]`. It is None for other networks.
+        distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
+            student `[d]`. It is None if the server holds no inputs.
+        distil_work: A function that takes the number of teachers, and returns how many steps train a student at the
+            server, and how many samples they read. It is None if the server holds no inputs.
+        score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
+            samples. Their share of all samples is `method.validation`. It is None if there are no such samples.
+        fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
+            weights of each student, `[d]`. The students learn the mean prediction of all uploads. It is None if the
+            server holds no inputs, or if the method has no `networks`.
         walk: How the models walk over the clients if there is no server.
         stack: The base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
         ensemble: The dimensions of a boosted ensemble.
         tier_nets: The network of each tier, for methods that slice the network. It is empty for all other methods.
         private: Layers of the network that stay with the clients (`local.private`).
-        memory: The private layers that a model uses in training, but not in prediction.
+        memory: Those private layers that a model uses only in training.
         options: The options of the method (`MethodSpec.options`).
         own_method: Name of a user's own method in messages and warnings. It is empty for a method of fedray.
     """
@@ -140,7 +141,7 @@ class Setting:
 
     @property
     def state_rows(self) -> Rows:
-        """Returns the order in which the state holds the models."""
+        """Returns the order of the models in the rows of the state."""
         return Rows(len(self.seeds), self.models)
 
 

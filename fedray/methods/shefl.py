@@ -82,7 +82,10 @@ SPECS = {
 
 
 def shefl(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` over N clients in tiers. A client trains `models_per_round` models in a round."""
+    """Composes SHEFL with K models, `[K, d]`.
+
+    In a round, a client trains as many of them as its tier's `models_per_round`.
+    """
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
     def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model

@@ -56,7 +56,7 @@ SPECS = {
 
 
 def split_mix(setting: kit.Setting) -> kit.Method:
-    """Composes K base networks `[K, d]` over clients in tiers. A device that trains m of them sends m d values."""
+    """Composes Split-Mix with K base networks, `[K, d]`. A device that trains m of them sends m d values."""
     phase = kit.federated(setting, assign=kit.permutation, compress=kit.dense, merge=kit.mean)
     can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
     first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds

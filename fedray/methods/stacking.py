@@ -68,9 +68,9 @@ from fedray.methods import kit
 
 @means("list of sections", "like `model`, or a classifier")
 def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
-    """Checks the base models. Each is a classifier, or a section like `model`.
+    """Checks the list of base models. A base model is a classifier, or a section like `model`.
 
-    Such a section may also have the key `models`, the number of models K of the base.
+    Such a section may also have the key `models`, which is the base's number of models.
 
     Raises:
         ValueError: The value is no list of sections.
@@ -153,10 +153,10 @@ SPECS = {
 
 
 def stacking(setting: kit.Setting) -> kit.Method:
-    """Composes one training per base, `[F * x, d_i]`, and the training of the meta model.
+    """Composes the training of each base, `[F * x, d_i]`, and the training of the meta model.
 
-    A base is trained once for each of F folds, without the samples of the fold. Each of these trainings has its own
-    world. `fedray.simulation.stacking` joins the trainings into one run.
+    A base is x models of one architecture. It is trained once for each of F folds, without the samples of the fold.
+    `fedray.simulation.stacking` joins these trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"

@@ -245,7 +245,7 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Turns raw outputs of each base's sub models, `[F * K, n, C]`, into mean probabilities of the base, `[n, C]`."""
+        """Turns raw outputs of the sub models of each base, `[F * K, n, C]`, into mean probabilities, `[n, C]`."""
         return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
