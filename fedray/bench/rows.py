@@ -237,7 +237,7 @@ def _processor() -> str:
 # The rows of the table, and the processes that measure them.
 
 
-# row -> the function in `fedray.bench` that measures it; its module loads only in the process that measures
+# for each row, the function in `fedray.bench` that measures it; its module loads only in the process that measures
 ROWS = {
     "thousand": "measure_thousand",
     "ten_thousand": "measure_ten_thousand",

@@ -338,7 +338,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 
 
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
-    """Makes the initial model and the standardized data of one world of a study for the plain loop.
+    """Makes the initial model and the standardized data of one world for the plain loop.
 
     `world` is the number of the world, from 0. A world is one seed of one fold.
     """

@@ -303,7 +303,7 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """Returns the posteriors of the clients of one world, computed from at least one upload."""
+        """Computes the posteriors of clients from their uploads, of which there must be one at least."""
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
         sure, there = torch.ones_like(mean), torch.zeros(len(clients), modes, dtype=torch.bool)
@@ -348,7 +348,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """Returns the uploads of each world, in the order of models and, for each model, of clients.
+    """Returns the uploads of each world (seed of a fold), sorted by model and then by client.
 
     `times` holds a multiplier of the curvatures for each world.
     """

@@ -200,7 +200,7 @@ def write_memory(
 
 
 class Drawn(NamedTuple):
-    """The participants of a round in one world.
+    """The participants of a round in one world (seed of a fold).
 
     Attributes:
         client: Ids of the participants, `[P]`.
@@ -212,7 +212,7 @@ class Drawn(NamedTuple):
 
 
 class WorldRound(NamedTuple):
-    """One round of one world.
+    """One round of one world. A world is one seed of one fold.
 
     Attributes:
         seed: Seed of the world.
@@ -247,7 +247,7 @@ Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntAr
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
-    """Returns how many of `number` participants come from each tier, in proportion to the sizes of the tiers.
+    """Divides `number` participants among the tiers (classes of devices), in proportion to their numbers of clients.
 
     The results add up to `number`: the shares with the largest fractional parts are rounded up.
 
@@ -291,7 +291,7 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
-    """Joins the participants of each tier.
+    """Joins the participants of each tier (class of devices).
 
     Their slots (positions among all participants) are numbered in this order.
     """

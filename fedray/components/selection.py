@@ -222,7 +222,7 @@ def choose_clients(
         clients: All clients.
         per_tier: Number of participants of each tier.
         rule: The selection rule.
-        sizes: A function: world -> the number of training samples of each client, `[N]`.
+        sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
         seconds: A function that takes a world and returns how many seconds a round of each client takes, `[N]`. The
             rule receives only the seconds of clients whose uploads the server has used. None means that the rule does
             not use seconds.

@@ -138,7 +138,7 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """Formats the mean and the standard deviation of a metric over worlds, and the number of worlds.
+    """Formats the mean and the standard deviation of a metric over the run's worlds, and their number.
 
     A world is one seed of one fold of the data.
 

@@ -332,7 +332,7 @@ class Piece:
     takes: ClassVar[Mapping[str, str]] = {}
 
     def check(self, phase: "Phase", method: str) -> None:
-        """Raises `BadInput` if the piece does not fit the rest of the phase. The message names `method`."""
+        """Raises `BadInput` if this addition to a client's job does not fit `phase`. The message names `method`."""
 
     def begin(self, update: Any) -> Any:
         """Changes what clients train, before training.
@@ -389,7 +389,7 @@ class Piece:
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
-        """Returns the piece after `change` was applied to the settings of each of its further trainings (`locals`)."""
+        """Returns a copy after `change` was applied to the settings of each further training (`locals`)."""
         return self
 
     @property
@@ -402,17 +402,17 @@ class Piece:
 
     @property
     def reads_models(self) -> bool:
-        """Returns whether a job needs all K models of its world."""
+        """Returns whether a job needs all K models, and not only the one that it trains."""
         return False
 
     @property
     def reads_final(self) -> bool:
-        """Returns whether the piece reads the trained models (`Update.models`), and not only their deltas."""
+        """Returns whether `end` reads the trained models (`Update.models`), and not only their deltas."""
         return False
 
     @property
     def calls_module(self) -> bool:
-        """Returns whether the piece calls the network's module (a `torch.nn.Module`).
+        """Returns whether this addition to a client's job calls the network's module (a `torch.nn.Module`).
 
         If so, a worker trains one block at a time, because the module holds the parameters of one model.
         """
@@ -492,7 +492,7 @@ class Piece:
         return False
 
     def describe(self) -> tuple[str, str] | None:
-        """Returns the name and the text of the piece's line in `fedray check`. None means no line."""
+        """Returns the name and the text of a line in `fedray check`. None means no line."""
         return None
 
 
@@ -813,7 +813,7 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with further pieces, after the pieces that it has."""
+        """Returns the phase with further additions to a client's job, after those that it has."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
@@ -822,12 +822,15 @@ class Phase:
         return replace(self, local=change(self.local), pieces=pieces)
 
     def find(self, kind: type[P]) -> P | None:
-        """Returns the first piece of this class, or None if there is no such piece."""
+        """Returns the first addition to a client's job that is of the class `kind`, or None."""
         return next((piece for piece in self.pieces if isinstance(piece, kind)), None)
 
     @cached_property
     def chain(self) -> tuple[Piece, ...]:
-        """Returns all pieces. If the loss uses the model of a client's previous training, `KeepModel` comes last."""
+        """Returns all additions to a client's job.
+
+        `KeepModel` comes last, if the loss uses a client's previous model.
+        """
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
     @cached_property
@@ -925,7 +928,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of a world's models, except models whose weight is 0.
+        """Returns the outputs (or losses) of the models in a world (seed of a fold), except models whose weight is 0.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from fedray.core.errors import quote_value, suggest_nearest
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of values. A check is a function: value in a scenario -> value for the program.
+# Checks of values. A check is a function that takes a scenario's value and returns the value for the program.
 #
 # For a wrong value a check raises ValueError("is not ...: give ..."). The caller puts `key = value ` before this
 # message. A check returns its own results unchanged. The reference shows the check's description (`describe_check`).

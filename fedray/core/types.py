@@ -187,11 +187,11 @@ class Clients:
 
     @property
     def number(self) -> int:
-        """Returns N, the number of clients of all tiers."""
+        """Returns the number of all clients, N."""
         return sum(tier.number for tier in self.tiers)
 
     def tier_of(self, client: IntArray) -> IntArray:
-        """Returns the index of each client's tier, `[J]`."""
+        """Returns the index of the tier (class of devices) of each of J clients."""
         if len(self.tiers) == 1:
             return np.zeros(len(client), dtype=np.int64)
         ends = np.cumsum([tier.number for tier in self.tiers])

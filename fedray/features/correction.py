@@ -111,7 +111,7 @@ class Correction(Piece):
         return update.keep(**{self.name: after})._replace(beside=sent)
 
     def _shared(self, update: Update) -> Tensor | None:
-        """Returns the vector that the server sends, for each lane, `[W, d]`. None means that it sends none."""
+        """Returns the vector that the server sends to each of W clients, `[W, d]`. None means that it sends none."""
         if self.shared is None:
             return None
         device = update.broadcast.device

@@ -152,7 +152,7 @@ class Shares:
 
 
 def sample_losses(site: Site, state: State, models: int, world: int, client: int) -> Tensor:
-    """Returns the loss of each of K models of a world on each training sample of a client, `[K, n]` float64.
+    """Returns the loss of each of K models on each training sample of a client, `[K, n]` float64.
 
     The loss of the worker's network must be a negative log-likelihood.
     """

@@ -96,7 +96,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns a function that takes the gradients of all lanes and returns the directions of descent steps."""
+        """Returns a function that takes the gradients of clients' models and returns the directions of their steps."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])

@@ -31,7 +31,7 @@ from fedray.training.update import Site
 # A slice of width r keeps `ceil(r c)` of the c channels of every hidden layer. It keeps all inputs and outputs. A
 # Flatten layer turns each channel of a convolution into several features; a slice keeps or drops them together.
 
-# channels c of a hidden layer -> the first channel of the slice; further channels follow, modulo c
+# takes the number c of channels of a hidden layer; returns the slice's first channel; others follow, modulo c
 First = Callable[[int], int]
 _UNIT = (nn.ReLU, nn.Tanh, nn.Identity, nn.Dropout)  # layers that act on each activation separately
 _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # layers that act on each channel alone
@@ -91,7 +91,7 @@ class TierNet(NamedTuple):
 
 
 def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
-    """Returns the network of each tier.
+    """Returns the network of each tier (class of devices).
 
     Args:
         net: The whole network.
@@ -329,7 +329,7 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models in which all parameters outside the tier's slice are 0.
+        """Returns whole models in which all parameters outside of a tier's slice are 0.
 
         These models predict as the slice does.
         """

@@ -86,7 +86,7 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every lane of a block. The results are computed from the means of the lanes' windows."""
+        """Trains every client of a block. The results are computed from the means of each client's windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
         change = trained.final - block.start  # the float buffers, which are the columns from p on, keep this change
@@ -122,7 +122,7 @@ class Finish(Piece):
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """Returns in which window each step of each lane lies, `[S, W]`. Steps outside of the windows have -1.
+    """Returns in which window each of S steps of W clients lies, `[S, W]`. Steps outside of the windows have -1.
 
     `steps` is the number of optimizer steps of each lane, `[W]`, at least 1.
     """
@@ -135,7 +135,7 @@ def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
 
 
 class _Sampled(NamedTuple):
-    """The lanes of a block between two steps.
+    """The models of the W clients of a block, between two steps.
 
     Attributes:
         rows: The models, `[W, d]`.
@@ -152,9 +152,9 @@ class _Sampled(NamedTuple):
 
 
 def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[list[Tensor], Trained]:
-    """Trains the lanes of a block.
+    """Trains the clients of a block.
 
-    Returns the means of each lane's windows, `[l, p]` float64, and the trained lanes.
+    Returns the means of each client's windows, `[l, p]` float64, and the trained models.
     """
     p, w, place = net.layout.trainable, len(block.start), assign_windows(block.steps, windows)
     sums = block.start.new_zeros(int(place.max()) + 1, w, p, dtype=torch.float64)
@@ -173,7 +173,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes one step of the first `real` lanes, and writes the results into `now`.
+    """Makes one training step of the first `real` clients, and writes the results into `now`.
 
     `one` is a block with this step only.
     """

@@ -126,12 +126,12 @@ class Block(NamedTuple):
 
     @property
     def center(self) -> Tensor:
-        """The model towards which each lane is pulled, `[W, d]`."""
+        """The model towards which each of W clients is pulled in training, `[W, d]`."""
         return self.start if self.anchor is None else self.anchor
 
     @property
     def min_lanes(self) -> int:
-        """The smallest number of lanes that are computed in a step: 2, or 1 if the block has only one lane."""
+        """The smallest number of clients that are computed in a step: 2, or 1 if the block has only one client."""
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
@@ -142,7 +142,7 @@ class Block(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The result of training the lanes of a block.
+    """The result of training the W lanes (clients) of a block.
 
     Attributes:
         final: The trained models, `[W, d]`. If `wants_change` of the block is true, a compiled engine returns trained
@@ -176,11 +176,11 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 
 
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
-    """Returns the batch width of each lane, `[W]`: the number of samples in a batch after padding.
+    """Returns for each of W clients the number of samples in a batch after padding (the batch width).
 
     The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. It is above the
-    batch size only if the last two batches are merged (`last_batch: merge`). `size` is the number of samples of each
-    lane's client, `[W]`.
+    batch size only if the last two batches are merged (`last_batch: merge`). `size` is each client's number of samples,
+    `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -343,7 +343,7 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains all lanes of a block together, step after step. The last lanes of a block have the fewest steps.
+    """Trains all lanes (clients) of a block together, step after step. The last lanes have the fewest steps.
 
     Args:
         block: The lanes.
@@ -412,7 +412,7 @@ class Steps(NamedTuple):
 
 
 def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Applies augmentations, one after another, to the inputs and targets of s steps and W lanes. Returns both.
+    """Applies augmentations, one after another, to the batches of s steps and W clients. Returns inputs and targets.
 
     Args:
         rules: The augmentations.

@@ -207,7 +207,7 @@ def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -
 
 
 def read_lanes(block: Block) -> tuple[Tensor, ...]:
-    """Returns the last seven fields of `LaneBatch` (from `client` on), each for all W lanes of a block, `[W, ...]`.
+    """Returns the last seven fields of `LaneBatch` (from `client` on) for all W clients of a block, `[W, ...]` each.
 
     Models that no code uses have the shape `[W, 0]`.
     """
@@ -285,7 +285,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 
 
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
-    """Returns a function that transforms the gradients `[W, p]` of W lanes by a user's or method's rule.
+    """Returns a function that transforms the gradients of W clients, `[W, p]`, by a user's or method's rule.
 
     The function takes the rule, the gradients, the parameters, the batches and the number of the step, and returns the
     new gradients. It keeps each rule's state between steps.
@@ -338,7 +338,7 @@ def _name_form(found: Any) -> str:
 
 
 def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, complete: Complete) -> Step:
-    """Makes a torch optimizer for one lane, and returns a function that makes one step with it."""
+    """Makes a torch optimizer for one client, and returns a function that makes one step with it."""
     held: list[tuple[torch.optim.Optimizer, list[Tensor]]] = []
 
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
@@ -356,7 +356,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal random numbers for one step of W lanes, `[W, p]`. If no code uses noise, they are `[W, 0]`.
+    """Draws standard normal random numbers for one step of W clients, `[W, p]`. If no code uses any, they are `[W, 0]`.
 
     Example:
         The random numbers differ between clients and between steps.
@@ -392,7 +392,7 @@ Buffers = dict[str, Tensor]
 
 
 def train_client_loop(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block, one after another.
+    """Trains every lane (client) of a block, one after another.
 
     Example:
         One lane makes one step with torch's optimizer Adam.
@@ -424,7 +424,7 @@ def train_client_loop(net: Net, block: Block) -> Trained:
 
 
 def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane.
+    """Trains one client.
 
     Returns its trained model `[d]`, the model's integer buffers `[c]`, and the sum of its losses.
     """
@@ -460,7 +460,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
 
 
 def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Converts a function of one lane to a function of stacked lanes. The stack must hold a single lane."""
+    """Converts a function of one client to a function of stacked clients. The stack must hold a single client."""
 
     def call(*arguments: Any) -> Any:
         found = function(*tree_map(lambda part: part[0] if isinstance(part, Tensor) else part, arguments))
@@ -470,7 +470,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Returns the functions that compute the gradients of one lane by autograd. `step` changes `buffers` in place."""
+    """Returns the functions that compute the gradients of one client by autograd. `step` changes `buffers` in place."""
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
@@ -501,7 +501,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
 
 
 def train_client_lanes(net: Net, block: Block) -> Trained:
-    """Trains every lane of a block. Each step is one call for all lanes.
+    """Trains every lane (client) of a block. Each step is one call for all lanes.
 
     The network must have no buffers. `torch.func.vmap` must be able to map its module and all code in local training.
 
@@ -543,7 +543,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Returns the functions that compute the gradients of one lane.
+    """Returns the functions that compute the gradients of one client.
 
     They use `torch.func`, so that they can be mapped.
     """
@@ -634,7 +634,7 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a small block for a trial of an engine. Each lane has two steps and padded batches.
+    """Returns a small block of clients (lanes) for a trial of an engine. Each has two steps and padded batches.
 
     `lanes` are the lanes' numbers, from 0 to 4. Lane w trains model w modulo `models`, and its batches depend only on
     w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The

@@ -94,7 +94,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns from how many steps on a lane of a block is trained as a *still* lane. 0 means never.
+    """Returns from how many steps on a client is trained as a *still* lane. 0 means never.
 
     `count_least_steps` explains still lanes. `inputs` and `outputs` are those of the first layer.
     """

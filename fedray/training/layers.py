@@ -118,7 +118,7 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs of every layer, followed by the outputs of the last layer, `[lanes, B, .]` each.
+    """Returns the inputs of every layer, and then the outputs of the last layer, `[lanes, B, .]` each for B samples.
 
     `x` are the inputs of the first layer. Only the first `lanes` models of `params` are computed.
     """
@@ -160,10 +160,10 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of a weighted loss in the outputs, `[W, B, C]`, and the loss of each lane, `[W]`.
+    """Returns the gradient of a weighted loss in the outputs, `[W, B, C]`, and the loss of each of W clients.
 
-    A lane is one client that trains. `z` are the outputs, `[W, B, C]`. `y` are labels `[W, B]` or targets `[W, B, q]`.
-    `weight` is the weight of each sample, `[W, B]`.
+    `z` are the outputs, `[W, B, C]`. `y` are labels `[W, B]` or targets `[W, B, q]`. `weight` is the weight of each
+    sample, `[W, B]`.
 
     Example:
         The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its losses.

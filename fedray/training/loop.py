@@ -177,7 +177,7 @@ class _Lane(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The tensors of a lane, and a step recorded for them.
+    """The tensors of a client's model in training, and a step recorded for them.
 
     The record refers to the tensors by their memory addresses.
     """
@@ -191,7 +191,7 @@ _KEPT: list[_Kept] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Trains one lane, and returns its model `[d]`, the model's integer buffers `[c]` and the sum of its losses.
+    """Trains one client. Returns its model `[d]`, the model's integer buffers `[c]` and the sum of its losses.
 
     `last`: whether images and weights have channels last in memory. `recorded`: whether the steps are recorded as a
     CUDA graph.
@@ -218,7 +218,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
-    """Returns a lane before its first step. All tensors of the lane are copies."""
+    """Returns copies of the tensors of a client's model before its first step."""
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
@@ -244,10 +244,10 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns a lane with a step that is recorded as a CUDA graph, now or at its first full batches.
+    """Returns the tensors of a client's model, and a step that is recorded as a CUDA graph, now or soon.
 
-    If the last recorded lane had the same network and settings, it is returned with the values of `fresh`. Otherwise
-    `fresh` is returned with a new step.
+    If the last recorded step had the same network and settings, its tensors are returned with the values of `fresh`.
+    Otherwise `fresh` is returned with a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
@@ -264,7 +264,7 @@ def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
 
 
 def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
-    """Yields the batch of each step of a lane: inputs, targets, weights, and whether all weights are equal.
+    """Yields the batch of each step of one client: inputs, targets, weights, and whether all weights are equal.
 
     Padding is left out, because it would change the statistics of normalization layers. The weights of all steps are
     read at once, because the host waits for the GPU in each read. `last`: whether images have channels last in memory.

@@ -67,7 +67,7 @@ class Private:
         return [key in rows for key in _row_keys(plan)]
 
     def state(self) -> dict[str, Tensor]:
-        """Returns all rows in the form in which they are saved.
+        """Returns all private vectors in the form in which they are saved.
 
         Each name has two entries: `NAME/keys` `[n, 3]` int64 (world, client and model, sorted) and `NAME/rows` `[n,
         d]`.
@@ -80,7 +80,7 @@ class Private:
         return out
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Replaces all rows by the rows of a saved state."""
+        """Replaces all private vectors by those of a saved state."""
         self._rows = {}
         for name in _vector_names(state):
             keys = [(world, client, model) for world, client, model in state[f"{name}/keys"].tolist()]
@@ -198,15 +198,15 @@ class Site(Protocol):
 
     @property
     def seeds(self) -> IntArray:
-        """The seed of each world, `[R]`."""
+        """The seed of each of R worlds. A world is one seed of one fold."""
 
     @property
     def init_seeds(self) -> IntArray:
-        """The seed of the initial models of each world, `[R]`."""
+        """The seed of the initial models in each of R worlds."""
 
     @property
     def clients(self) -> Clients:
-        """All clients, with their tiers."""
+        """All clients, with their tiers (classes of devices)."""
 
     @property
     def private(self) -> Private:
@@ -217,7 +217,7 @@ class Site(Protocol):
         """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the settings of local training in a world. The world may have its own learning rate."""
+        """Returns the settings of local training in a world (seed of a fold), which may have its own learning rate."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""
@@ -287,7 +287,7 @@ class Update(NamedTuple):
     beside: Tensor | None = None
 
     def read(self, name: str) -> Tensor:
-        """Returns the private vector `name` of each lane's client, `[W, d]`. A vector that was never written is 0."""
+        """Returns the private vector `name` of each of W clients, `[W, d]`. A vector that was never written is 0."""
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> "Update":
@@ -304,7 +304,7 @@ class Update(NamedTuple):
 
 
 def find_reading(update: Update) -> Reading:
-    """Returns the values that a user's or method's code in local training may use, for all lanes of a block.
+    """Returns the values that a user's or method's code in local training may use, for all clients of a block.
 
     If a client has not trained a model before, `previous` is the start model.
     """
