@@ -56,7 +56,9 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
 
 def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with a plan for which participants have chosen their models, or None.
+    """Returns what is wrong with a plan after its participants have chosen their models.
+
+    Returns None if nothing is wrong.
 
     Example:
         >>> plan = Plan(np.array([4, 7]), np.zeros(2, int), np.zeros(2, int))

@@ -30,7 +30,7 @@ class Measured(NamedTuple):
     """What a runtime computed for one evaluation. A field that the evaluation does not need is empty.
 
     Attributes:
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         test: Raw outputs of these models on the test samples.
         held_out: Raw outputs of these models on the held-out samples.
         weights: For each world, the clients' weights over these models, `[N, K]`. The dict is empty if all clients
@@ -64,7 +64,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
     Args:
         study: The trained study (the objects of the run).
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         world: Index of the world (one seed of one fold).
         losses: Loss of each of the A models at each client, `[A, n]`. Models that do not predict are included.
         client: Ids of the clients, `[n]`.
@@ -368,7 +368,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
     are computed once for all of them.
 
     Args:
-        host: The process that has the clients' private vectors.
+        host: The process that has what the clients keep between rounds.
         state: The models that the server sends to clients.
         world: Index of the world (one seed of one fold).
         client: Ids of the clients, `[c]`.
@@ -592,7 +592,7 @@ def read_answers(
         world: Index of the world (one seed of one fold).
         outputs: Raw outputs of the models that predict, for these samples, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -665,9 +665,9 @@ def tell_known(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         of: The predictions of the models for all samples of the split.
-        inquiry: The request.
+        inquiry: The split and the values that are asked for.
         own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
         everybody: The values of all samples if the models have their common weights. None means that they are not
             computed yet.
@@ -688,11 +688,11 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
     """Computes the requested values of clients that predict with their own models, for `ask_own`.
 
     Args:
-        host: The process that has the clients' private vectors.
+        host: The process that has what the clients keep between rounds.
         state: The models that the server sends to clients.
         world: Index of the world (one seed of one fold).
         client: Ids of the clients, `[c]`.
-        inquiry: The request.
+        inquiry: The split and the values that are asked for.
     """
     study, models = host.study, host.study.method.phase.models
     shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]
@@ -709,7 +709,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
-    """Returns the requested values of clients of the run that predict with their own models.
+    """Asks clients that predict with their own models for values of their predictions.
 
     Returns:
         For each (world, client), the means `[means]`, or the values of the client's n_k samples, `[n_k]`.

@@ -73,7 +73,7 @@ def list_withheld(study: Study, world: int) -> list[IntArray]:
 
 
 def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None) -> answers.Inquiry:
-    """Returns the request for the conformal sets of a split's samples.
+    """Makes the request that clients measure the conformal sets of their samples of a split.
 
     Args:
         split: `test` or `hold_out`. If thresholds are known, only every second sample of a client in `hold_out` counts.
@@ -136,7 +136,7 @@ def tell(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         split: The split, `test` or `hold_out`.
         rule: The rule that makes conformal sets.
         found: The thresholds. None means that they are not known yet.
@@ -157,7 +157,7 @@ def calibrate(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         rule: The rule that makes conformal sets.
         own: Conformal scores of clients with their own models, for their withheld samples. None means that there are no
             such clients.

@@ -121,7 +121,7 @@ def score_tiers(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         own: For each split, the results of clients with their own models (`ask_own_splits`).
         sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
             sets.
@@ -275,7 +275,7 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
         kind: What is averaged, as in the key `predict.average`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         world: Index of the world (one seed of one fold).
     """
     present = answer.drop_absent(outputs, world).numpy()
@@ -297,7 +297,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
         world: Index of the world (one seed of one fold).
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
     """
     (inside, inside_knowledge), (outside, outside_knowledge) = (
         _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
@@ -320,7 +320,7 @@ def score_ood_of_clients(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all of these
             samples.
         asked: For each of the N clients, whether it counts in the mean, `[N]`.
@@ -344,7 +344,7 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
         study: The trained study (the objects of the run).
         known: Raw outputs of all models on the test samples, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
 
     Returns:
         Two arrays. `ood_entropies`, `[bins, 3]`, is a histogram of the entropy. It has for each bin the lower end, the
@@ -390,7 +390,7 @@ def score_own_metrics(
         world: Index of the world (one seed of one fold).
         outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
     metrics = study.evaluation.metrics
@@ -475,7 +475,7 @@ def score_clients_by_metrics(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (one seed of one fold).
-        measured: The results of the runtime.
+        measured: What the runtime has computed for this evaluation.
         own: For each split, the metrics of clients with their own models.
         prefix: The beginning of the names. It is empty for test samples, and `hold_out_` for withheld samples.
     """
@@ -622,7 +622,7 @@ def score_answer(
         world: Index of the world (one seed of one fold).
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
             Only regressions use it.
     """

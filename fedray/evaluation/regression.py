@@ -29,7 +29,7 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
 
     Args:
         outputs: Outputs of all A models of the world, `[A, n, C]`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         world: Index of the world (one seed of one fold).
     """
     if answer.combine is None:
@@ -103,7 +103,7 @@ def read_members(
         world: Index of the world (one seed of one fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         split: The split, `test` or `hold_out`.
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -131,7 +131,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
     Args:
         study: The trained study (the objects of the run). Its setting `predict.noise` says which noise is added.
         world: Index of the world (one seed of one fold).
-        answer: The models that predict, and their weights.
+        answer: The models that predict, with their weights.
         alone: Whether there is only one model, and it predicts no variance.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -182,7 +182,7 @@ def predict_targets(
         world: Index of the world (one seed of one fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         x: The raw inputs, `[n, ...]`.
-        answer: The models that predict, and their weights. `Answer.spread` is the variance of their parameters, if it
+        answer: The models that predict, with their weights. `Answer.spread` is the variance of their parameters, if it
             is known.
     """
     scale = study.target_scale(world) ** 2

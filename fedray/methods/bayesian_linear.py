@@ -17,7 +17,7 @@ Formulas of bayesian_linear:
     \rVert^2 / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
 
 Deviations:
-    1. There are no rounds: the state holds the posterior from the start, and nothing is sent.
+    1. There are no rounds. The state has the posterior from the start, and nothing is sent.
 
 Example:
     >>> import fedray

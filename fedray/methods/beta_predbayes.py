@@ -5,8 +5,8 @@ Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code
 
 A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
 product of the clients' predictions (a Bayesian committee machine) is right if all clients have samples of one
-distribution. If clients have different labels, the product is too confident. The mean of the predictions is not
-confident enough. The server chooses the exponent beta between these two on its own labelled samples.
+distribution. If clients have different labels, the product is too confident. The mean of the clients' predictions is
+not confident enough. The server chooses the exponent beta between these two on its own labelled samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
@@ -48,7 +48,7 @@ Formulas of beta_predbayes:
     p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and
     makes `beta_epochs` passes in batches of `beta_batch` samples.
 
-    Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1; the prediction is then
+    Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1. Then the prediction is
     $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few samples, a
     larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
 
@@ -58,16 +58,15 @@ Deviations:
     2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
        in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
        of the number of batches.
-    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even for a fixed `beta`. Runs
-       with different `beta` therefore train on the same samples. All classes have the same prior probability, as in the
-       code.
-    4. Products are computed as sums of logarithms, so probabilities below 1e-41 are not cut off.
+    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even if `beta` is fixed. So runs
+       with different `beta` train on the same samples. All classes have the same prior probability, as in the code.
+    4. Products are computed as sums of logarithms. So probabilities below 1e-41 count, too.
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
-    7. A client predicts with its initial network if its training fails, if it drops out, or if it has no samples. A
-       client that makes fewer steps than it takes samples sends some samples twice, with a warning. Cycles of one or
-       two steps have no noise. In later rounds the chains continue from $b = 0$, and only the samples of the last round
-       predict.
+    7. A client predicts with its initial network if its training fails, if it drops out, or if it has no training
+       samples. If a client makes fewer steps than it samples networks, it sends some of them twice, and fedray warns.
+       Cycles of one or two steps have no noise. In later rounds a client continues with $b = 0$, and only the networks
+       of the last round predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:

@@ -49,14 +49,14 @@ Deviations:
     2. The default `draw: rows` draws samples, as the paper does. `draw: weights` gives D_i to the learner as sample
        weights instead, as scikit-learn's AdaBoostClassifier does.
     3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
-       downloads the learners that it does not have yet, and these bytes count. If only some clients take part, the sums
-       in step 2 run over these clients.
-    4. PreWeak.F's candidates are compared by their weighted errors. The authors' code compares them on samples drawn
-       from all clients together, which no federation can do. A client stops its own boosting when its learner is no
-       better than guessing among its own classes. A client whose samples have one class fits one learner.
-    5. In each round a client takes the virtual time of one pass over its samples, even in PreWeak.F's first round. All
-       messages of a round count in the bytes; their latency counts once in each direction. Bytes are computed for the
-       planned clients: the learner of a client that drops out counts as sent to all other clients.
+       downloads the learners that it does not have yet, and their bytes count. If only some clients take part, only
+       these are in the sums of step 2.
+    4. PreWeak.F compares candidates by their weighted errors. The authors' code compares them on samples that are drawn
+       from all clients together, which no federation can do. A client stops its own boosting when a learner is no
+       better than guessing among the client's classes. A client whose samples have one class fits one learner.
+    5. In each round a client takes the virtual time of one pass over its samples, even in PreWeak.F's first round. The
+       bytes of all messages of a round count. Their latency counts once in each direction. If a client drops out, its
+       learner still counts as sent to all other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 
 Example:

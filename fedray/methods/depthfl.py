@@ -28,10 +28,10 @@ Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
        and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
        The paper's heads also have attention and convolutions.
-    2. Networks whose running statistics count batches are refused if a tier has only a part of the network. The paper
-       averages these statistics like weights. `model.norm: group` can be used instead.
-    3. Heads that no client trains do not predict. With `extended: false` the trained heads predict together for new
-       clients, and a client of the run predicts with its own head.
+    2. If a tier has only a part of the network, networks with batch normalization that counts its batches are refused.
+       The paper averages their statistics like weights. Use `model.norm: group` instead.
+    3. Heads that no client trains do not predict. With `extended: false`, the trained heads predict together for new
+       clients. A client of the run predicts with its own head.
     4. Local training follows the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50 for 1,000
        rounds, at a rate of 0.1 that is multiplied by 0.998 each round. The default T = 300 is from the authors' code.
 

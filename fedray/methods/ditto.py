@@ -14,11 +14,11 @@ Formulas of ditto:
     $$
 
 Deviations:
-    1. A personal model starts from the broadcast model of the first round in which its client takes part.
+    1. A personal model starts from the global model of the first round in which its client takes part.
     2. The personal training has the epochs, the batch size and the learning rate of the global training. It draws its
        own batches.
-    3. With K > 1 a client keeps one personal model for each model that it has trained. The client predicts with the
-       average of K models. Models that it has not trained yet enter the average as they were broadcast.
+    3. With K > 1 a client keeps one personal model for each model that it has trained. It predicts with the average of
+       K models. For a model that it has not trained yet, the model of the server enters the average.
 
 Example:
     >>> import fedray

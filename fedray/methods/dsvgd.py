@@ -5,8 +5,8 @@ IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and
 kclip/DSVGD.
 
 In each round one client receives the particles, which are the K models. The client moves all of them together by Stein
-variational gradient descent (SVGD). Their new density no longer contains the client's old factor, and contains the
-client's samples instead. Particles that never leave the client represent the client's factor.
+variational gradient descent (SVGD). The density of the moved particles contains the client's samples in place of the
+client's old factor. Other particles, which never leave the client, represent its factor.
 
 Formulas of dsvgd:
     The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
@@ -61,7 +61,7 @@ Deviations:
        variance of the noise. A particle does not contain the precision of the noise.
     3. The first particles are the network's usual initial weights. The authors' code, too, does not draw them from p_0.
     4. Every epoch has a new order of samples. In the authors' code all epochs have the order of the file. All particles
-       of a client see the same batches, as in the authors' code.
+       are trained on the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).

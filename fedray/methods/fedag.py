@@ -26,11 +26,12 @@ Formulas of fedag:
 
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default each client's residuals are those of the client's own upload. With
-       `residuals: mean`, for `omc` and for linear models they are residuals of the mean model. These are larger,
-       because the mean model was not trained last on the client's samples. The NLL is reported without and with the
-       noise (`nll_none`, `nll_residual`).
-    2. The variance is computed from deltas, which gives the same variance with smaller rounding errors.
+       residuals, averaged over clients. By default a client's residuals are those of its own upload. They are those of
+       the mean model with `residuals: mean`, with `omc`, and for linear models. These are larger, because the mean
+       model was not trained last on the client's samples. The NLL is reported without and with the noise (`nll_none`,
+       `nll_residual`).
+    2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
+       errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
     4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. The NLL on Power then
        agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is at least

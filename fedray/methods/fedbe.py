@@ -30,8 +30,8 @@ Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
 
 Deviations:
-    1. The server's inputs are a share (`server_data`) of the training samples, taken from the clients at random. Every
-       client keeps at least one sample. The labels of the server's samples are never used.
+    1. The server's inputs are a random share (`server_data`) of the clients' training samples. Every client keeps at
+       least one sample. The labels of the server's samples are never used.
     2. The next model is the average of the student's weights at the ends of the second half of the epochs, at a
        constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.

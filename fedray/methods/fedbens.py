@@ -39,12 +39,12 @@ Deviations:
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
        code scores the model after the first of every 50 steps. The server's samples are a share of all samples
        (`validation`) that no client has.
-    3. The mixture's weights are equal, which is the authors' default. Their weights by the Laplace evidence are left
-       out, and so are Kronecker factors and a whole Hessian of the last layer.
+    3. The mixture's weights are equal, which is the authors' default. The weights by the Laplace evidence are left out.
+       So are Kronecker factors, and a full Hessian of the last layer.
     4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
        some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
        this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
-    5. Clients that do not take part, or have no samples, add no factor to the product.
+    5. The product has no factor for clients that do not take part or have no samples.
     6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is not compressed, belongs to the network's own loss,
        and takes virtual time.
 

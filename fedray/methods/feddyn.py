@@ -23,9 +23,9 @@ Formulas of feddyn_ensemble:
 
 Deviations:
     1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
-    2. With compression, a client's correction uses the delta that the client computed. The server's vector uses the
-       delta that was sent.
-    3. If a scenario merges uploads by a different rule than the mean, the server's h uses the merged delta.
+    2. If uploads are compressed, a client's correction uses the change that the client computed. The server's vector
+       uses the change that was sent.
+    3. If a scenario merges uploads by another rule than the mean, the server's h uses the merged change.
 
 Note:
     With alpha -> 0 FedDyn does not become FedAvg, because h is proportional to alpha, and `h / alpha` does not vanish.

@@ -4,8 +4,8 @@ Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Re
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
 In phase 1 each client trains its own network. In phase 2 the clients train an aggregator with FedAdam. The aggregators
-`mean`, `label_shares` and `voting` have no parameters. They need no phase 2, and no sample is withheld for them. As in
-the authors' script, a client's weight is the number of its samples.
+`mean`, `label_shares` and `voting` have no parameters. They need no phase 2 and no withheld samples. As in the authors'
+script, a client's weight is the number of its samples.
 
 Formulas of fens:
     Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network
@@ -60,8 +60,8 @@ Deviations:
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
        for the proxy samples takes no virtual time.
-    4. A client's initial network is in the ensemble if the client's training fails, if it drops out, or if it has no
-       samples. In `label_shares` such a client still counts with the number of its samples.
+    4. If a client's training fails, if it drops out, or if it has no samples, its initial network is in the ensemble.
+       In `label_shares` such a client still counts with the number of its samples.
     5. The paper's mixture of experts is left out. The paper's last phase, distillation into one network, is
        `Run.distil`, for any method.
 

@@ -36,8 +36,8 @@ Deviations:
     4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths in every round.
     5. The paper counts operations but no time.
     6. A client of the run predicts with its own slice (`personal_accuracy`), and a new client with the whole network.
-    7. All uploads have the same weight, as in the paper. With `server.weighting: examples` the weight is the number of
-       the client's samples.
+    7. All uploads have the same weight, as in the paper. With `server.weighting: examples`, an upload's weight is the
+       client's number of samples.
 
 Example:
     >>> import fedray

@@ -12,8 +12,8 @@ Formulas of ifca:
     $$
 
 Deviations:
-    1. The models start from K random draws. The paper restarts a run whose clusters are poor. Here you choose a
-       different seed instead.
+    1. The models start from K random draws. The paper restarts a run if its clusters are poor. Here you choose another
+       seed instead.
     2. For the paper's variant with gradient averaging set `local.steps: 1`. Its variant with shared first layers
        (section 6.3) is left out.
     3. For a new client, whose samples are unknown, the average of the K models predicts. A client of the run predicts

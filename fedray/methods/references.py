@@ -1,4 +1,4 @@
-r"""References to compare with: training on pooled data, or training in which clients share nothing.
+r"""Trains references for comparison, on the samples of all clients together, or with clients that share nothing.
 
 `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive Uncertainty Estimation
 using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples.
@@ -29,7 +29,8 @@ Formulas of deep_ensemble:
     networks' probabilities predicts.
 
 Deviations:
-    1. On pooled data, traffic is counted as if the one client sent its models to a server after each round.
+    1. On the samples of all clients together, traffic is counted as if a single client sent its models to a server
+       after each round.
     2. In `local_only` each client sends its model after each round, because new clients need all models. These bytes
        count as `up_bytes`. Nothing is sent down, because a client continues from its own model. `accuracy_mean` is the
        mean accuracy of the single models.

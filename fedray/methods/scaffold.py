@@ -18,7 +18,7 @@ Formulas of scaffold:
 
 Deviations:
     1. Option II divides by the number of steps that the client really made, times `lr`.
-    2. Control variates are sent whole, even if the delta is compressed.
+    2. Control variates are sent whole, even if the change of the model is compressed.
     3. A control variate stays unchanged in a round whose learning rate is 0 (`local.schedule`).
     4. The paper has plain SGD. With `local.momentum` the corrections pass through the momentum, too. Option II then
        divides by FedNova's $|a_i|_1$ instead of $\tau_i$, so that a control variate is still a mean gradient.

@@ -1,4 +1,4 @@
-r"""Split-Mix: there are K narrow base networks, and a device trains as many of them as its budget allows.
+r"""Split-Mix: a device trains as many of K narrow base networks as its budget allows.
 
 Each base network is trained as FedAvg trains its one model. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix
 Federated Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.

@@ -459,8 +459,8 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
     `[n, C]`. None means the mean over the members.
 
     Returns:
-        The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy of the ensemble. The scores
-        disagreement, accuracy_min, accuracy_mean and accuracy_max are computed over its members.
+        The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy are those of the ensemble. The scores
+        disagreement, accuracy_min, accuracy_mean and accuracy_max compare its models.
     """
     rows = to_floats(members)
     whole = to_floats(rows.mean(axis=0) if answer is None else answer)
@@ -484,7 +484,7 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def scores_of_means(means: FloatArray) -> dict[str, float]:
-    """Returns accuracy, nll, brier and ece from the means `[3 + BINS]` of the values of `row_scores`.
+    """Computes accuracy, nll, brier and ece from the means of the values of `row_scores`, `[3 + BINS]`.
 
     Example:
         >>> rows = row_scores([[0.8, 0.2], [0.8, 0.2]], [0, 1])

@@ -496,7 +496,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         places: Indexes of the jobs in the plan, `[j]`, in ascending order.
-        rows: Rows of the state from which the jobs start, in ascending order.
+        rows: Rows of the state with the models that the jobs train, in ascending order.
     """
 
     places: IntArray

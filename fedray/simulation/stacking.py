@@ -236,7 +236,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
     Args:
         study: The study without parts. Its method has one phase for each base and one for the meta model.
         stack: The bases, the folds and the meta model.
-        keep_losses: Whether the state keeps the loss of each job, `[worlds, N, models]`, for the adaptive schedule.
+        keep_losses: Whether the state has the loss of each job, `[worlds, N, models]`. The adaptive schedule reads it.
     """
     parts = tuple(_list_parts(study, stack))
     if stack.meta is not None:  # only the meta model needs `trained_before`
@@ -279,7 +279,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """Returns the schedule that plans in each round the jobs of all parts of a stack that train."""
+    """Returns the schedule of a stack, which plans for each round the jobs of those parts that train."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -444,7 +444,7 @@ def find_bases(study: Study) -> list[Part]:
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
     """Returns for each base and fold the mean of its models' probabilities, `[F, n, C]` for each base.
 
-    `members` are the probabilities of all sub models, `[P, n, C]`.
+    `members` has the probabilities that each of the P sub models predicts, `[P, n, C]`.
     """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
     return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]
