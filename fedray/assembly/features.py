@@ -355,10 +355,10 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 
 
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
-    """Returns the base (a part of a stack) that a scikit-learn classifier is, or None if `model` names a network.
+    """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
-    Every process that predicts fits the classifiers of all clients. With `folds: within` it fits one for each fold. So
-    the number of classifiers is limited.
+    Every process that predicts fits a classifier for each client, and with `folds: within` for each of its folds. So
+    their number is limited.
 
     Args:
         model: The section that describes the base.

@@ -565,7 +565,7 @@ def _choose_compiled(net: Net) -> StudentEngine:
 
 
 def has_compiled_students(study: Study) -> bool:
-    """Returns whether the server of a study trains students, and compiled kernels do it."""
+    """Returns whether compiled kernels train students at the server of a study."""
     options = study.scenario.get("method", {})
     if study.lanes == "torch" or not (options.get("distil_steps") or options.get("distil_epochs")):
         return False

@@ -118,7 +118,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
 
 
 def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
-    """Returns the partition that clients would have if the method trained on the samples of single clients."""
+    """Returns the partition that clients would have if the method did not train on all samples together."""
     part = asked.data.partition
     return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
 

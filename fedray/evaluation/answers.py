@@ -658,7 +658,7 @@ def tell_known(
     own: Own | None,
     everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
-    """Returns the requested values of each client of the run.
+    """Returns the values of each client of the run that `inquiry` asks for.
 
     They are means `[means]`, or the values of the client's n_k samples, `[n_k]`.
 

@@ -352,7 +352,7 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
-    """Describes the engine that trains one network, which is the worker's network or a slice of it."""
+    """Describes the engine that trains a network. The network is the worker's own, or a slice of it."""
     study, device = worker.study, worker.device
     phase = study.method.phase
     return {

@@ -701,7 +701,7 @@ class Versions:
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
         """Deletes the versions that no later step needs.
 
-        A version is needed if a job started from it, and the server uses the job's upload in step t or later.
+        A version is needed if a job has started from it whose upload the server uses in step t or later.
 
         Args:
             t: The server step.

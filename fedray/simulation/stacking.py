@@ -65,7 +65,7 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 
 
 def read_part(state: State, part: Part) -> State:
-    """Extracts the state of part i, `[worlds * F * x, d_i]`, from the state of the whole stack.
+    """Extracts the state of a part, `[worlds * F * x, d_i]`, from the state of the whole stack.
 
     F is the number of folds, x the number of models per fold, and d_i the number of values of such a model.
     """
@@ -80,7 +80,7 @@ def write_part(state: State, part: Part, own: State) -> State:
     Args:
         state: The state of the whole stack, `[worlds, d]`.
         part: The part.
-        own: The new state of the part, `[worlds * F * x, d_i]`. Its `extra` is ignored.
+        own: The new state of the part, with a row for each of its models. Its `extra` is ignored.
     """
     models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
     trainable = part.study.net.layout.trainable

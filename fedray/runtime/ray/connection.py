@@ -69,8 +69,8 @@ def is_verbose() -> bool:
 def keep_quiet() -> Iterator[None]:
     """While the block runs, keeps Ray from printing messages that do not help users, and from changing signal handlers.
 
-    The block starts or ends Ray. In this, Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are set
-    again after the block.
+    The block starts or ends Ray. Meanwhile, Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are
+    set again after the block.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
     if not is_verbose():
