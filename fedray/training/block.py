@@ -29,7 +29,6 @@ from fedray.training.chain import Drop
 # depend neither on the other lanes nor on the width of the block.
 
 PIECE_NUMBERS = 8 << 20  # largest number of input values in memory at a time: about 32 MB
-IMAGES_AT_ONCE = 100  # 500 images of 32 x 32 took 1 GB in a ResNet-18, and a fourth more time
 MIN_LANES = 2  # a single lane is trained twice, because torch has different kernels (matrix-vector) for one lane
 
 

@@ -19,16 +19,7 @@ from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
 from fedray.models.net import dropping, key_batch, per_sample
 from fedray.models.trial import check_outputs
-from fedray.training.block import (
-    IMAGES_AT_ONCE,
-    Block,
-    Trained,
-    join_rows,
-    make_optimizer,
-    split_rows,
-    to_channels_last,
-    train_lanes,
-)
+from fedray.training.block import Block, Trained, join_rows, make_optimizer, split_rows, to_channels_last, train_lanes
 from fedray.training.chain import find_changed_call
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -353,10 +344,9 @@ def loop_outputs(net: Net, rows: Tensor, counters: Tensor, x: Tensor) -> Tensor:
         for row, count, inputs in zip(rows, counters, x, strict=True):
             start(0)
             named = {**net.layout.views(row), **dict(zip(net.layout.counters, count, strict=True))}
-            for part in inputs.split(IMAGES_AT_ONCE) if inputs.dim() == 4 else (inputs,):
-                out.append(functional_call(net.module, named, (part,)))
-                check_outputs(net, out[-1], len(part), " in evaluation")
-    return torch.cat(out).view(*x.shape[:2], -1)
+            out.append(functional_call(net.module, named, (inputs,)))
+            check_outputs(net, out[-1], len(inputs), " in evaluation")
+    return torch.stack(out)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
