@@ -149,7 +149,7 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
                 f"model.name = {one.net.name}: its answer to a row depends on the rows beside it, in evaluation too: "
-                f"its scores are those of pieces of {EVALUATED_ROWS} rows in the order of the test set",
+                f"its scores are those of pieces of at most {EVALUATED_ROWS} rows in the order of the test set",
                 "use running statistics, or layer normalization",
             )
         engine = choose_study_engine(one)

@@ -29,7 +29,6 @@ from fedray.runtime import exchange
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.loop import loop_outputs
 from fedray.training.update import Dealt, Jobs, Private, Update, Weigh, find_reading
 
 if TYPE_CHECKING:
@@ -378,7 +377,7 @@ class Worker:
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)
-        if x.dim() == 4 and len(x) > IMAGES_AT_ONCE and self.engine.outputs is loop_outputs:
+        if x.dim() == 4 and len(x) > IMAGES_AT_ONCE and self.engine.calls_module:
             parts = [self.forward(rows, counters, world, part) for part in torch.split(x, IMAGES_AT_ONCE)]
             return torch.cat(parts, dim=1)
         models, rows, counters = len(rows), rows.to(self.device), counters.to(self.device)

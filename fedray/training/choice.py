@@ -63,6 +63,11 @@ class Engine:
     jobs: int = 1
     evaluates: str = "torch"
 
+    @property
+    def calls_module(self) -> bool:
+        """Whether `outputs` calls the network's own module, for one model after another."""
+        return self.outputs is loop.loop_outputs
+
 
 def choose_engine(
     net: Net,
