@@ -82,7 +82,7 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Makes the signals INT, TERM and HUP print one line and end the process while the block runs.
+    """While the block runs, each of the signals INT, TERM and HUP prints one line and ends the process.
 
     In other threads than the main thread the block changes nothing, because Python handles signals only in the main
     thread.

@@ -479,7 +479,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Wraps the functions in an object's fields in their checks, and returns them by the name of the field.
+    """Wraps each function among an object's fields with its check. Returns the wrapped functions by field name.
 
     Args:
         thing: A method, a phase, or a component of a phase.

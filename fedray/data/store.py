@@ -220,7 +220,7 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 def load_uci(name: str, root: Path | None) -> Dataset:
     """Loads a UCI regression data set. Each of its standard splits is a fold.
 
-    It is standardized with the training samples of this fold.
+    The samples of a fold are standardized with the mean and the deviation of the fold's training samples.
     """
     inside = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):

@@ -35,8 +35,8 @@ class Measured(NamedTuple):
         held_out: Raw outputs of these models on the held-out samples.
         weights: For each world, the clients' weights over these models, `[N, K]`. The dict is empty if all clients
             predict in the same way.
-        own: For each (world, client), the accuracies or RMSEs of the client with its own models, `[2, P]`, as in
-            `ask_own_scores`.
+        own: For each (world, client), the accuracies or RMSEs of the client with its own models, `[2, P]`: on test and
+            on held-out samples, for each of its P personal passes.
         residual: For each world, the variance of the residuals on training samples, for the standardized target. The
             dict is empty for classification.
         ood: Raw outputs of these models for the out-of-distribution inputs.

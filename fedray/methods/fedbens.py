@@ -45,8 +45,8 @@ Deviations:
        some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
        this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
     5. The product has no factor for clients that do not take part or have no samples.
-    6. As in FedFisher's deviations 3 and 6, the Fisher diagonal is not compressed, belongs to the network's own loss,
-       and takes virtual time.
+    6. As in `fedfisher` (deviations 3 and 6), the Fisher diagonal is not compressed, and it is computed from the
+       network's own loss. The virtual clock counts the time for it.
 
 Example:
     >>> import fedray

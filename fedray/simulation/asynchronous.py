@@ -915,7 +915,10 @@ class AsyncTraining:
         return sized, self._versions.rows(list(rows), state)
 
     def _describe(self, first: int, end: int) -> tuple[Plan, JobTable, IntArray]:
-        """Returns plan, table and server step of the jobs that end at the steps from `first` to `end - 1`."""
+        """Describes the jobs that end at the server steps from `first` to `end - 1`.
+
+        Returns the plan of these jobs, their table, and the server step at which each job ends, `[J]`.
+        """
         jobs = self._ahead.jobs.take(self._ahead.places(first, end))
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs[:4])
         failed = jobs.error != None  # noqa: E711

@@ -122,7 +122,7 @@ def test_list_names_everything_a_scenario_may_say_and_docs_explain_what_a_module
     assert {line.split()[0] for line in result.out.splitlines() if line.startswith("  ")} == known
     listed = run_command("list", "models").out.splitlines()[1:]
     assert {line.split()[0] for line in listed} == set(names.KINDS["model"].specs)
-    mine = tmp_path / "mine.py"
+    mine = tmp_path / "module_of_a_set.py"
     mine.write_text("from fedray.scenario import names\nnames.allow_name('data', 'own', options={'z': 7})")
     assert "data.z (own)\n    number; default 7" in run_command("docs", "data", "--import", mine).out
 
