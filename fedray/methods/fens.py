@@ -149,7 +149,7 @@ SPECS = {
 
 
 def fens(setting: kit.Setting) -> kit.Method:
-    """Composes FENS: N networks `[N, d]`, one for each client, and an aggregator `[1, d']` that reads all their outputs.
+    """Composes N networks `[N, d]`, one for each client, and an aggregator `[1, d']` that reads all their outputs.
 
     `fedray.simulation.stacking` joins the two trainings into one run.
     """
