@@ -160,7 +160,7 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client of a tier ever takes part.
 
-    A tier is a group of clients. A round may have too few participants for it.
+    A tier is a group of clients. With few participants a round, a small tier may be left out of every round.
     """
     if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
         return

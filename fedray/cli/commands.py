@@ -108,7 +108,9 @@ _NONE = {  # kinds of which only users register names
 )
 @run.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
-    """List the names that a scenario may use. A method trains K (as you choose), 1 or N (one per client) models.
+    """List the names that a scenario may use.
+
+    Beside each method stands how many models it trains: K (you choose), 1, or N (one per client).
 
     With --import the names that your module registers are listed, too, with their options. `fedray list columns` shows
     the columns of the tables that runs and sweeps leave, with their units.

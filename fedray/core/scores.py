@@ -21,7 +21,7 @@ class Score(NamedTuple):
     """A score of fedray.
 
     Attributes:
-        unit: Unit of the score. It may be empty. `share` is a number from 0 to 1, which is written in percent.
+        unit: Unit of the score. It may be empty. A score of unit `share` is from 0 to 1 and is printed in percent.
         lower: Whether lower values are better. None means that no direction is better.
         name: Name of the score on pages, in tables, in the live view and in the summary.
         text: Meaning of the score.

@@ -129,7 +129,7 @@ class ClientSums(Measure):
         return FORWARD * size
 
     def end(self, update: Update) -> Update:
-        """Computes the sum for each job, which clients then send with the delta.
+        """Computes the function's sum over the samples of each job. The client sends the sum with its delta.
 
         Raises:
             BadInput: The function did not return a tensor of length `numbers`.

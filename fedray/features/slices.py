@@ -305,10 +305,10 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. The hidden layers of a slice
-            divide by the slice's width (`Scaler`), and those of the whole model do not. So when a slice predicts as a
-            part of the whole model, the parameters are multiplied by 1 / width. None for a tier, or an empty tuple,
-            means no multipliers.
+        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. In training, a slice divides
+            the outputs of its hidden layers by its width (`Scaler`). The whole model has no such division, so its
+            parameters are multiplied by 1 / width where it predicts in place of a slice. None for a tier, or an empty
+            tuple, means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]
