@@ -344,7 +344,7 @@ def measure_clients(
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
     votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
     together = study.shards.client_test(world, 0) is None and study.shards.cluster_test(world, 0) is None
-    if study.classes and split == "test" and weights is not None and together:
+    if study.classes and split == "test" and weights is not None and clients is None and together:
         return measure_by_class(share_labels(study, world), y.numpy(), votes, weights)
     finite = bool(np.isfinite(votes).all())
 
