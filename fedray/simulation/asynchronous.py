@@ -2,8 +2,8 @@
 
 A *job* trains one model of one world at one client. It starts from the newest *version* of the model. Each server step
 that changes the model makes the next version. A job is *in flight* from its start until the server uses its upload. The
-number of server steps of its model in this time is the *staleness* of the upload. A *world* is one seed of one fold of
-the data, and a *study* is everything that a run needs except a runtime.
+*staleness* of the upload is the number of server steps in this time that change the model. A *world* is one seed of one
+fold of the data, and a *study* is everything that a run needs except a runtime.
 """
 
 import heapq
@@ -48,20 +48,21 @@ class StartedJob(NamedTuple):
 class KnownJobs(NamedTuple):
     """The J jobs that end at server steps whose times are already computed, `[J]` each.
 
-    They are in the order of server step, model and arrival.
+    They are sorted by server step, then by model, then by arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
         turn: Number of the client's earlier turns. In a turn a client trains the models that the schedule assigns to
-            it. The job's random numbers depend on the turn, as those of synchronous training depend on the round.
+            it. The job's random numbers depend on the turn.
         version: Number of server steps of the job's model before the job started.
-        born: Number of server steps, counted over all models, before the job's version of its model existed.
+        born: Number, from 1, of the server step that made the job's version of the model. It is 0 for the initial
+            model.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
         status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
-        step: Server step that uses the upload. If there is no upload, it is the first step after the job's end.
-        staleness: Number of server steps of the model between the job's start and `step`. It is -1 if there is no
+        step: Server step that uses the upload. If no step uses it, this is the first step after the job's end.
+        staleness: Number of server steps of the model between the job's start and `step`. It is -1 if no step uses the
             upload.
         copy: Number of earlier uploads of the same client and model that the same server step uses.
         world: World of each job.
@@ -69,7 +70,7 @@ class KnownJobs(NamedTuple):
         loss: Mean loss over the optimizer steps. It is NaN until the job is trained. Training changes `loss`, `error`
             and `trained` in place.
         error: Traceback of a job that failed, else None.
-        trained: Whether the job was trained or has no upload.
+        trained: Whether the job was trained, or needs no training because no step uses its upload.
     """
 
     client: IntArray
@@ -133,7 +134,7 @@ class Pace(NamedTuple):
 
     Attributes:
         compute: Virtual seconds of training.
-        transfer: Virtual seconds of download and upload together, if links do not change over time.
+        transfer: Virtual seconds of download and upload together. They are not used if `link` is set.
         parallel: Whether the client trains the models of a turn at the same time.
         ready: Whether the client has samples.
         wait: A function that takes a client and a virtual second, and returns the seconds until the client is
@@ -255,7 +256,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job whose upload no step that `take` has returned uses."""
+        """Returns (model, version) of each job whose upload is used after the steps that `take` has returned."""
         flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
         return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
 
@@ -473,13 +474,13 @@ LEAST_STEPS = 32  # fewest server steps that are computed at once
 class Horizon:
     """The next server steps of all worlds, and the jobs that end at them.
 
-    Those that are already computed are *known steps*.
+    Server steps that are already computed are called *known*.
 
     Attributes:
         lines: The timeline of each world.
-        jobs: The jobs that end at the known steps, from the last forgotten step on.
-        open: Each started job whose upload no known step uses, as (row of the state that holds its model, version of
-            the model).
+        jobs: The jobs that end at the known steps. Jobs of forgotten steps are left out.
+        open: The started jobs whose uploads are used after the known steps. Each is (row of the state that holds its
+            model, version of the model).
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -554,7 +555,7 @@ class Horizon:
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns the slice of `jobs` that ends at the steps from `first` to `end - 1`."""
+        """Returns a slice of `jobs`, which selects the jobs that end at the steps from `first` to `end - 1`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
@@ -651,7 +652,7 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies the arrays `[p, ...]` of some rows into one array for all rows, `[rows * p, ...]`.
+    """Copies the arrays of some rows, `[p, ...]` each, into one array for all rows, `[rows * p, ...]`.
 
     All other rows get zeros.
     """
@@ -728,7 +729,7 @@ class Versions:
         return self._rows[key]
 
     def rows(self, keys: Sequence[Key], state: State) -> State:
-        """Returns the state that is sent to clients, whose rows are the versions `keys` of models."""
+        """Returns the state that is sent to clients. It has one row for each of the versions `keys`."""
         found = [self.find(key, state) for key in keys]
         return State(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found]), {})
 
@@ -868,7 +869,7 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns how many server steps, the current one included, may have their jobs trained in one call."""
+        """Returns for how many server steps one call may train the jobs. The current step counts too."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 

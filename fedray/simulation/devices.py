@@ -25,8 +25,8 @@ from fedray.files.run_files import read_number_table
 class Links:
     """Speeds of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    Before the start of a client's first entry, the last entry is valid if the entries repeat. Otherwise the first entry
-    is valid.
+    If a client's entries repeat, its last entry is valid before its first entry starts. If they do not repeat, its
+    first entry is valid from second 0 on.
 
     Attributes:
         client: Client of each entry in ascending order, `[n]`.
@@ -94,11 +94,11 @@ class Devices:
 
     Attributes:
         clients: All clients. Their tiers describe the devices.
-        figures: Numbers that describe each client's device, by name, `[N]` each. They replace those of the tier, unless
-            they are NaN.
+        figures: Numbers that describe each client's device, by name, `[N]` each. NaN means that the number of the
+            client's tier is used.
         available: A function that takes the seeds of the worlds, the clients, and the current virtual seconds, `[J]`
-            each. It returns the virtual seconds until each client is available, `[J]`, which are 0 if it is available
-            now. None means that every client is always available.
+            each. It returns the virtual seconds until each client is available, `[J]`. They are 0 for a client that is
+            available now. None means that every client is always available.
         links: Links that change over time. None means that no link changes.
 
     Example:
@@ -373,8 +373,8 @@ class CountingRule:
     """The rule by which the server chooses the uploads that it uses in a round.
 
     Attributes:
-        first: Number of the fastest clients of each tier for which a round waits. Slower clients are `late`. None means
-            that a round waits for all participants.
+        first: For each tier, the number of clients for which a round waits. Slower clients are `late`. None means that
+            a round waits for all participants.
         dropout: Probability that a participant drops out and sends nothing, in [0, 1).
         deadline: Virtual seconds after which a round ends, even if uploads are missing. None means no deadline.
         partial: Share of the participants that stop after some of their steps, in [0, 1].
@@ -438,13 +438,12 @@ class JobCosts(NamedTuple):
     """The work and the traffic of the jobs of a plan, `[J]` each.
 
     Attributes:
-        steps: Work, as a number of steps that consist of one forward and one backward pass. It is 0 for a job without
-            samples.
+        steps: Work as a number of steps. A step is one forward and one backward pass. A job without samples has 0.
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples that these steps read. None means that samples take no time.
-        work: Share of the whole network's computation that the job's part of the network needs, above 0. None means
-            that every job trains the whole network.
+        work: Computation of the part of the network that the job trains, as a share of the whole network's, above 0.
+            None means that every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.

@@ -64,14 +64,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys whose values choose a round, each with the score that it names."""
+    """Returns the scenario keys that name a score by which a round is chosen, and these scores."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the scenario keys that chose a round of this run by a score on test samples, each with this score."""
+    """Returns the keys of `list_choosing_keys` that chose a round by a score on test samples, and these scores."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -85,8 +85,9 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Returns for every metric its values in the worlds in which it was measured.
 
-    Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. If the metric has other
-    values, such a NaN is left out. It stays if the world's `nll` or `rmse` is not finite.
+    Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. Such a NaN is left out if the
+    metric has values in other worlds. A NaN that comes from diverged training stays (the world's `nll` or `rmse` is
+    then not finite).
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -247,7 +248,7 @@ class Measuring:
         self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns after how many rounds, at least 1, the loop must evaluate or save next.
+        """Returns the number of rounds until the loop must evaluate or save next, at least 1.
 
         Args:
             seconds: Virtual seconds of world 0 at the end of each of the next rounds, `[n]`.
@@ -266,7 +267,7 @@ class Measuring:
 
         Args:
             before: Virtual seconds at the start of the round in each world, `[R]`. If several rounds were computed at
-                once, they are those of the first round's start.
+                once, this is the start of the first of them.
         """
         study, progress = self.study, self.progress
         last = progress.round >= study.rounds
@@ -509,7 +510,8 @@ def _ask_clients(
     If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
 
     Returns:
-        The sums over the uploads of both, and the results of the jobs with the errors of both.
+        The sums over the uploads of both times, and the results of the jobs. The results include the errors of both
+        times.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -528,7 +530,7 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
         study: The objects of the run.
         phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
-        t: The round, from 0. The participants that stop after some of their steps are drawn for each round.
+        t: The round, from 0. It decides which participants stop after some of their steps.
     """
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     if phase.steps is not None:

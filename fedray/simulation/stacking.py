@@ -80,7 +80,7 @@ def write_part(state: State, part: Part, own: State) -> State:
     Args:
         state: The state of the whole stack, `[worlds, d]`.
         part: The part.
-        own: The new state of the part, with a row for each of its models. Its `extra` is ignored.
+        own: The new state of the part, with a row for each of its models.
     """
     models, counters, worlds = state.models.clone(), state.counters.clone(), len(state.models)
     trainable = part.study.net.layout.trainable
@@ -177,7 +177,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
     Args:
         schedule: The schedule that plans the jobs.
-        begins: The first round that counts.
+        begins: The first round whose jobs count.
         number: N, the number of clients.
 
     Example:
@@ -321,7 +321,7 @@ def _make_step(parts: Sequence[Part], stack: Stack, study: Study) -> Callable[[S
 
 
 def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns the values whose names are `number/NAME`, under `NAME`."""
+    """Returns the values whose names begin with `number/`, without this prefix in their names."""
     return {name.partition("/")[2]: value for name, value in values.items() if name.startswith(f"{number}/")}
 
 
@@ -442,7 +442,7 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base and fold the mean of its models' probabilities, `[F, n, C]` for each base.
+    """Returns the mean probabilities of the models of each fold, `[F, n, C]` for each base.
 
     `members` has the probabilities that each of the P sub models predicts, `[P, n, C]`.
     """

@@ -60,8 +60,8 @@ class AsyncRule:
             `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
         a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
         b: The b in the formula of `hinge`.
-        dropout: Probability that a client sends nothing. Until its upload would have arrived, it counts as a client
-            that trains.
+        dropout: Probability that a client sends nothing. Such a client counts toward `concurrency` until its upload
+            would have arrived.
         deadline: Virtual seconds after which the server no longer waits for a client that has started. None means no
             deadline.
         max_staleness: Largest staleness of an upload that the server uses. None means no limit.
@@ -137,8 +137,8 @@ class Evaluation:
         every_seconds: Virtual seconds between two evaluations, in the first world. None means that the evaluations
             follow `every`.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of a client's own weights over the models, which follow from their losses on its samples.
-            None means that clients do not weigh models by their losses.
+        gamma: Temperature of the weights that a client gives to the models by their losses on its samples. None means
+            that clients do not weigh models by their losses.
         noise: Variance that is added to predicted targets. It is "none", "residual" (estimated from training data) or
             "fixed" (1).
         stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means no
@@ -148,7 +148,7 @@ class Evaluation:
         patience: The rule of early stopping. None means no such rule.
         best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
         metrics: The user's metric functions by name.
-        clients: Largest number of clients of the run whose individual scores are recorded.
+        clients: Largest number of clients whose individual scores are recorded.
         conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
             no sets.
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
@@ -197,10 +197,10 @@ class Part(NamedTuple):
         voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). A part with
             classifiers has no rounds, and no parameters in the state. None means that the part trains networks.
         combine: The rule that combines the predictions of a base with one model per client, without a meta model
-            (`fedray.features.stacking`). None means that models belong to no client.
+            (`fedray.features.stacking`). None means that the base does not have one model per client.
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
             Only bases use it.
-        answers: If the stack has no meta model, whether this base's predictions count in the mean.
+        answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
         trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
             rounds, each as `world * N + client`. It is None for bases.
     """
@@ -300,7 +300,7 @@ class Study:
 
     @property
     def trained(self) -> list["Study"]:
-        """The studies whose clients train a network. For a stack these are its parts, else it is this study."""
+        """The studies whose clients train a network. These are the parts of a stack, or else only this study."""
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
@@ -511,8 +511,8 @@ class Question(NamedTuple):
     Attributes:
         compute: A function at the top level of a module, or a `partial` of such a function, because it is sent to other
             processes by name. For a split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients
-            its arguments are (host, state, world, client ids `[c]`). Then its result is `[numbers, c]`, or if `at_home`
-            is set, one tensor for each client.
+            its arguments are (host, state, world, client ids `[c]`), and its result is `[numbers, c]`. If `at_home` is
+            set, the result is one tensor for each client.
         split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
         worlds: Number of worlds, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
@@ -538,7 +538,7 @@ class Host(Site, Protocol):
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts, `[P * K, d]`.
 
-        A client predicts with K models, for each of P trainings whose models stay at the client.
+        A client that trains P sets of K models for itself predicts with all of them.
         """
 
 
@@ -675,8 +675,8 @@ class JobTable(NamedTuple):
         steps: Number of optimizer steps. It is 0 if the upload was not used.
         loss: Mean loss over the steps. It is NaN if the job was not trained.
         up_bytes: Bytes of the upload that count (`fedray.simulation.rounds.count_bytes`).
-        down_bytes: Received bytes that count. In a random walk these are the bytes that the next client receives, equal
-            to `up_bytes`.
+        down_bytes: Received bytes that count. In a random walk they equal `up_bytes`, because the next client receives
+            what this one sends.
         sim_seconds: Virtual seconds that the job takes.
         status: Index into `fedray.simulation.devices.STATUS`. It says whether the upload was used, or why not.
         error: Traceback of a job that failed, else None.
