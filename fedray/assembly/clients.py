@@ -141,9 +141,9 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule.
+    """Returns the power-of-choice rule, which chooses clients among candidates.
 
-    The tiers get shares of its candidates that are proportional to their participants.
+    A tier's share of the candidates is its share of the participants.
     """
     if candidates is None:
         return rules.power_of_choice()
@@ -163,7 +163,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 def count_age(scenario: Scenario) -> int:
     """Returns the number of rounds after which the schedule draws a new permutation of the models (an age).
 
-    It is K. For a stack it is the least common multiple of the K of its bases.
+    It is K, the number of models. For a stack it is the least common multiple of the number of models of each base.
     """
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)

@@ -67,9 +67,9 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds the out-of-distribution inputs that `evaluate.ood` names to the data set.
 
-    They are the test samples of a second data set, or noise with the mean and standard deviation of the training
-    samples. If the second data set has folds, all of its samples are used. There are at most as many inputs as test
-    samples of the clients' data set. From a larger second data set, evenly spaced samples are taken.
+    They are the test samples of a second data set (all samples if it has folds), or noise with the mean and standard
+    deviation of the training samples. Their number is at most that of the test samples of the clients' data set. From a
+    larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.
@@ -113,8 +113,7 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    A user's method may have an option `server_data` that its specification does not describe. Then the share is the
-    value of this option.
+    For a user's method without a specification of its option `server_data`, the share is the option's value.
 
     Raises:
         BadInput: The value of the option is not a share from 0 to below 1.
@@ -168,7 +167,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
     """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
 
-    When a teacher predicts for a sample, this counts as a third of a sample in training.
+    A teacher's prediction for one sample counts as a third of a sample.
 
     Args:
         scenario: The scenario, with the method's options.
@@ -247,7 +246,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function that takes a world and returns inputs without labels, which a user's method has at the server.
+    """Returns a function that takes a world and returns the server's inputs without labels for a user's method.
 
     The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) means the
     server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option

@@ -239,7 +239,7 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Returns the probability that a random graph of N nodes has an edge, or rewires an edge.
+    """Returns the probability of each edge in a random graph of N nodes, or the probability that an edge is rewired.
 
     By default, an edge exists with probability 2 log(N) / N, and is rewired with probability 0.1. A large random graph
     is almost surely connected if edges exist with a probability above log(N) / N.
@@ -306,7 +306,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client`, and there are too few or too many clients to leave out each client once.
+        BadInput: `folds` is `client`, which leaves out each client once, but the number of clients is too small or too
+            large.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -357,8 +358,8 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
-    Every process that predicts fits a classifier for each client, and with `folds: within` for each of its folds. So
-    their number is limited.
+    Their number is limited, because every process that predicts fits a classifier for each client (with
+    `folds: within`, for each fold of each client).
 
     Args:
         model: The section that describes the base.
@@ -400,7 +401,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
     """Raises an error if alpha is too small for the number of held-out samples.
 
-    Such an alpha would make the conformal sets of at least one world (one seed of one fold) contain every label.
+    With such an alpha, all conformal sets of some world (one seed of one fold) would contain every label.
 
     Args:
         rule: The rule that makes conformal sets.
@@ -408,8 +409,7 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
         hold_out: `data.hold_out`, for the message.
 
     Raises:
-        BadInput: Too few samples are held out. Unless the quantile is `qq`, the message names the smallest possible
-            alpha.
+        BadInput: Too few samples are held out.
     """
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
@@ -506,8 +506,7 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method for asynchronous training. Its server adds up the uploads of several server steps in one call.
 
-    The uploads of one model in one server step are a group. To the server, each group looks like a world of a method
-    with one model.
+    The uploads of one model in one server step are a group. The method treats each group as a world with one model.
 
     Args:
         scenario: A scenario with asynchronous training.

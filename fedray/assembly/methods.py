@@ -32,7 +32,7 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Builds the `Setting` from a scenario. It holds the objects from which a method's function composes the method.
+    """Builds the `Setting` of a scenario, which holds the objects from which a method's function composes the method.
 
     If the user passes a loss, an optimizer, augmentations, a selection or a schedule, it replaces what the scenario
     names.

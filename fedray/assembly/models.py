@@ -91,8 +91,8 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
     """Returns the network with the initial models that `weights` names.
 
-    If `weights` is a run directory, world w starts from the models of world w of that run. If that run has fewer
-    worlds, their models are used in turn. If there is only one model, all K models start from it.
+    If `weights` is a run directory, world w starts from the models of world w of that run. If that run has only W
+    worlds, it starts from world `w mod W`. If there is only one model, all K models start from it.
 
     Args:
         net: The network.
@@ -226,7 +226,7 @@ def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]
 def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: int | None = None) -> list[Need]:
     """Estimates the memory that the scenario's keys alone determine.
 
-    It is for generated data, and for tables of clients, jobs and scores.
+    Such memory is used for generated data, and for tables of clients, jobs and scores.
 
     Args:
         scenario: The scenario.
@@ -294,7 +294,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for the server's models of d values, and for training three of `lane` values at once."""
+    """Estimates the memory for the server's models (d values each) and for training three (`lane` values each)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -324,7 +324,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
     """Returns the tensors that the server has besides the models, on the meta device.
 
-    The dict is empty if this fails.
+    The dict is empty if the user's server raises an exception.
     """
     phase = study.method.phase
     try:
@@ -437,7 +437,7 @@ def _as_trained(
 ) -> Callable[[], nn.Module]:
     """Returns a function that makes a network in the form that the scenario's method trains.
 
-    Methods of fedray may change the network. For a user's method, `make` is returned.
+    Methods of fedray may change the network. For a user's method, `make` is returned unchanged.
 
     Args:
         scenario: The scenario, which names the method.
@@ -488,7 +488,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     The ensemble averages the predictions of these parts.
 
     Raises:
-        BadInput: There are more networks than clients. A network of a tier without clients is allowed, because the
+        BadInput: There are more networks than clients. A network may belong to a tier without clients, because the
             server uses it.
 
     Example:
@@ -556,7 +556,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 def _choose_compiled(net: Net) -> StudentEngine:
     """Returns the engine of a network, which is compiled kernels if they can train it, else torch.
 
-    The kernels compute outputs only of convolutional networks, because only for these torch is slower.
+    Outputs of networks that are not convolutional are computed by torch, which is not slower.
     """
     kernel = find_student_kernel(net)
     if kernel is None:

@@ -162,7 +162,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
         worlds: Number of worlds, R.
         tiers: Number of tiers, T.
         trained: The trained state.
-        own: Whether clients of the run have their own models or weights. Then weights of tiers are not allowed.
+        own: Whether clients of the run have their own models or weights. If True, weights of tiers are not allowed.
         each: N if client i predicts with model i, else 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
@@ -234,14 +234,13 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase of training that raises an error when the user's code changes an object of server and clients.
+    """Returns a phase that raises an error in training if the user's code changes an object of both server and clients.
 
-    Objects that both use are tensors, arrays, dicts, lists and variables of closures. The code may add entries to a
-    dict or list.
+    Such objects are tensors, arrays, dicts, lists and variables of closures. Adding entries to a dict or list is
+    allowed.
 
     Raises:
-        BadInput: An object was changed. Only the returned phase raises this error, in training. The message names the
-            object.
+        BadInput: An object was changed (raised by the returned phase).
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)
@@ -307,7 +306,7 @@ NOT_BESIDE_PARTS = ("answer", "prepare", "one_model_per_client", "explain_end") 
 
 
 def fit_parts(method: Method, stack: Stack | None, where: str) -> Method:
-    """Checks that a method has one part for each network of a scenario, and makes the first part the method's phase.
+    """Checks that a method has one part for each network, and returns the method with the first part as its phase.
 
     Args:
         method: The user's method.

@@ -180,7 +180,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def count_draws(study: Study) -> int:
-    """Returns how many networks a method such as PVI draws from a model's Gaussian for a prediction.
+    """Returns the number of networks that are drawn from a model's Gaussian for a prediction (by methods such as PVI).
 
     It is 1 for methods without Gaussians.
     """
@@ -196,9 +196,7 @@ def count_draws(study: Study) -> int:
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
     """Adds an example to a loss that uses a tensor of the server.
 
-    The example is the tensor's row for an initial model.
-
-    With the example, fedray tries engines and counts bytes.
+    The example is the row that this tensor has for an initial model. It is needed to try engines and to count bytes.
 
     `net` is None if clients fit learners such as trees.
 

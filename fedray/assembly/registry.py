@@ -67,14 +67,14 @@ def register(
             of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
-        options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets a different option
-            raises an error. None means that no options are declared. Then an option of a scenario that your code does
-            not use raises an error. It is raised when the method is composed, the partition is computed, or the
+        options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets an option of another
+            name raises an error. None means that no options are declared. Then an option of a scenario that your code
+            does not use raises an error. It is raised when the method is composed, the partition is computed, or the
             selection is first called. A method with the option `networks` (such as `[]`) may get several architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
-        spec: A full specification of a method, as fedray's methods have, instead of `options` and `models`. It holds
-            the options with their ranges, defaults of other keys, the features with which the method can be combined,
-            and changes of the network.
+        spec: A full specification of a method, which replaces `options` and `models`. It holds the options with their
+            ranges, defaults of other keys, the features with which the method can be combined, and changes of the
+            network.
 
     Raises:
         BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong or not
@@ -283,7 +283,7 @@ class UserObjects:
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> "UserObjects":
-        """Adds the data, devices and walks of a study to the objects, for nodes that lack its files."""
+        """Adds the data, devices and walks of a study to the objects, for nodes without the files of the data."""
         shards, walk = study.shards, study.method.phase.walk
         data, dealt = (shards.original, shards.dealt) if isinstance(shards, StoredShards) else (shards.data, None)
         return replace(self, data=data, devices=study.devices, dealt=dealt, walk=walk)
@@ -419,9 +419,9 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 
 
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
-    """Returns the user's object of a kind, which is passed or named, or None if the run uses an object of fedray.
+    """Returns the user's object of a kind, or None if the run uses an object of fedray.
 
-    A scenario uses exactly one object of such a kind, for example one loss.
+    The object was passed, or the scenario names it. The kind is one of which a run uses one object, such as a loss.
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed
@@ -489,7 +489,7 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
 
 
 def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Removes callbacks, `stop` and the best checkpoint from a scenario and its objects, for trainings inside a run."""
+    """Removes callbacks, `stop` and the best checkpoint, so that the scenario can be trained inside another run."""
     kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     checkpoint = replace(scenario.checkpoint, best=None)
     scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
@@ -515,7 +515,7 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
     """Checks that only kinds of Python objects are passed that were also passed when the run was started.
 
     Raises:
-        BadInput: There is another object. The message names it, and the value that the run used instead.
+        BadInput: An object of another kind was passed. The message names it, and what the run used instead.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:
@@ -536,8 +536,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     Errors of fedray stay unchanged.
 
     Returns:
-        The error. It is None if the run uses no object of the user, or if an `OSError` or `MemoryError` does not come
-        from the user's code.
+        The error. It is None if the run uses no object of the user. It is also None for an `OSError` or `MemoryError`
+        that the user's code did not raise.
     """
     if isinstance(error, FedrayError):
         return error

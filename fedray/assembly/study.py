@@ -126,8 +126,8 @@ def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
 def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
-    `pooled` is None, unless the method trains on the samples of all clients together. Then it is the partition that
-    clients would have otherwise.
+    If the method trains on the samples of all clients together, `pooled` is the partition that clients would have
+    otherwise. For other methods it is None.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:
@@ -275,7 +275,7 @@ def find_test_clients(scenario: Scenario) -> TestClients | None:
 
 
 def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
-    """Returns the folds to run. This is one fold, or all folds of the data set or of its clients.
+    """Returns the folds to run, which are one fold or all folds of the samples or clients.
 
     Args:
         scenario: The scenario.
@@ -343,7 +343,7 @@ LEVELS = (1, 16, 255, 65_535)  # possible largest values of a pixel
 
 
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
-    """Returns the data set with the scaling of inputs that `data.standardize` and `data.scale` describe.
+    """Returns the data set with its inputs scaled as `data.standardize` and `data.scale` describe.
 
     `data.scale: unit` divides pixels by the largest possible value of such pictures, which is 1, 16 (digits), 255 or
     65,535. So clients need not send statistics of their pixels.
