@@ -70,7 +70,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
 
 
 def _name_some(names: tuple[str, ...]) -> str:
-    """Returns some names as text: the first ones, and how many others there are."""
+    """Returns the first names as text, with the number of other names."""
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -311,7 +311,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
     """Describes the runtime and why it was chosen. On Ray, also tells the number of actors.
 
-    The number is computed for the present resources of the cluster at `address`. None means this machine.
+    The number is computed for the present resources of the cluster at `address`, or of this machine if it is None.
     """
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":

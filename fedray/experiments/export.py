@@ -40,7 +40,7 @@ from fedray.simulation.study import Study
 
 
 def name_world(study: Study, world: int) -> str:
-    """Returns the text with which the names of the files of one replicate and fold begin."""
+    """Returns the beginning of the file names of one replicate and fold."""
     replicate, fold = study.place(world)
     return f"replicate-{replicate}-fold-{fold}"
 
@@ -51,11 +51,11 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method makes other models from them,
-          which predict.
+        - `models`: `exported` if the exported models predict. `others` if other models predict, which the method makes
+          from them.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
-        - `tiers`: the weights for known clients by tier, if the method has such weights.
+        - `tiers`: for each tier, the weights for clients of the run, if the method has such weights.
         - `bases`: for a stack without a meta model, the weights of its bases in the average. A stack is exported as one
           module.
     """
@@ -94,11 +94,13 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `network`: the torch module as text. - `inputs`: kind and shape of the inputs. A table also has the columns,
-        the values of each category in order, and the replacement of a missing input. - `outputs`: the loss and the
-        classes. - `standardization`: the statistics of each fold, or of each replicate and fold if replicates differ.
-        The input of a network is `(x - shift) / scale`, computed in float64 if x is large. Without statistics it is x.
-        A predicted target is `output * target_scale + target_shift`.
+        - `network`: the torch module as text.
+        - `inputs`: the kind and shape of the inputs. A table also has the columns, the values of each category in
+          order, and the replacement of a missing input.
+        - `outputs`: the loss and the classes.
+        - `standardization`: the statistics of each fold. If the data of replicates differ, there are statistics for
+          each replicate and fold. The input of a network is `(x - shift) / scale`, computed in float64 if x is large.
+          Without statistics it is x. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -259,7 +261,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
 def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
     """Returns a network with the parameters of a model.
 
-    Integer buffers become constants, on which exporters can branch.
+    Integer buffers become constants, so that exporters can trace branches that depend on them.
     """
     module = copy.deepcopy(study.net.module).cpu().requires_grad_(False)
     module.load_state_dict(whole_state_dict(study.net, row, counters))

@@ -54,7 +54,7 @@ class Heard:
         self.tell(phase)
 
     def speak(self) -> None:
-        """Records that other code has printed a line. The next line about the phase then comes later."""
+        """Records that other code has printed a line. This delays the next line about the phase."""
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 
@@ -164,7 +164,7 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 @contextmanager
 def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function. This shows snapshots of a run in a table, a bar or plain lines.
+    """Returns a context manager that yields a function, which shows snapshots of a run as a table, a bar or lines.
 
     Args:
         title: The title of the table.
@@ -212,10 +212,10 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function. This shows a snapshot if wanted, and calls the user's function.
+    """Returns a context manager that yields a function, which shows a snapshot if wanted and calls the user's function.
 
     Args:
-        wanted: Whether phases and rounds are shown, on stderr or as a bar in a notebook. None means only in a notebook.
+        wanted: Whether phases and rounds are shown. None means that they are shown only in a notebook.
         title: The title of the table.
         watch: The user's function, which is called with each snapshot. None means that there is no such function.
     """
@@ -238,7 +238,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function. This shows snapshots as a progress bar in a notebook.
+    """Returns a context manager that yields a function, which shows snapshots as a progress bar in a notebook.
 
     The phase is before the bar, and the newest scores are after it.
     """

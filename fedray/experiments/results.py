@@ -137,9 +137,9 @@ def calibrate_answers(
     """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Returns:
-        The thresholds of each world (one seed of one fold), and a dictionary by world. For a regression the dictionary
-        has the variance of the residuals on training samples, averaged over clients, in standardized units of the
-        target.
+        The thresholds of each world (one seed of one fold), and a dictionary. For a regression the dictionary has, by
+        world, the variance of the residuals on training samples. It is averaged over clients, in standardized units of
+        the target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -157,8 +157,8 @@ class Prediction:
     """The prediction of an ensemble for n inputs.
 
     Attributes:
-        mean: The predicted probabilities `[n, C]`, in the order of `Run.class_names`, or for a regression the predicted
-            targets `[n, q]`, in original units.
+        mean: The predicted probabilities `[n, C]`, in the order of `Run.class_names`. For a regression, the predicted
+            targets `[n, q]` in original units.
         variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
             sum of two terms: the population variance over the models' predictions (knowledge uncertainty, Fed-ensemble
             section V-B), and the mean of the variances that models predict (Gaussian heads, closed forms).
@@ -561,8 +561,8 @@ class Run:
             x: Inputs `[n, *sample]` in the form in which the data set stores them, or a table, whose columns are found
                 by name.
             client: A client of the run, as a name or an id from 0 to N - 1. If the client has its own models (`ditto`),
-                these predict. Otherwise the ensemble's models have the weights of the client (Fed-ensemble, equations 3
-                and 4) or of the client's tier. None means the prediction for new clients.
+                these predict. Otherwise the ensemble predicts, with the client's weights of the models (Fed-ensemble,
+                equations 3 and 4) or the weights of the client's tier. None means the prediction for new clients.
             replicate: The replicate that predicts, from 0.
             fold: The fold that predicts, as a position from 0 among the folds that were run.
             conformal: Keys of `predict.conformal`, such as `{"alpha": 0.2}`, that define a rule in place of the
@@ -666,7 +666,7 @@ class Comparison:
     """The comparison of each run with the first run, for each score, over the seeds that both runs share.
 
     Attributes:
-        pairs: The paired differences from the first run, one for each score and each other run.
+        pairs: The paired differences from the first run. There is one for each score and each further run.
         notes: Warnings about the differences, one per line, such as runs with different data, lengths or seeds.
     """
 
@@ -764,11 +764,11 @@ def compare(
 
     Args:
         runs: At least two runs or run directories.
-        names: A name for each run. None means the names of the methods if all differ, else the values of the only key
-            in which the runs differ, else the names of the directories.
+        names: A name for each run. None means the first of these that distinguishes the runs: their methods, the values
+            of the only key in which they differ, or the names of their directories.
         at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
             method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
-            cost per seed. This is the total cost of the cheapest run. Scores are interpolated linearly between
+            cost. For each seed, this is the total cost of the cheapest run. Scores are interpolated linearly between
             evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has no
             rounds, `rounds` means `seconds`.
         metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the

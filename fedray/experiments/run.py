@@ -112,8 +112,8 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
     """Estimates the seconds that one core or a GPU needs to train a round.
 
     On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study trains its parts one
-    after the other, the estimate is the mean over all rounds. For `cuda` it is infinite if the work cannot be done on a
-    GPU.
+    after the other, the estimate is the mean over all rounds. For `cuda`, work that cannot be done on a GPU takes
+    infinite time.
 
     Args:
         study: The study that is trained.
@@ -168,8 +168,8 @@ def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None
 def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
     """Returns a scenario in which the actors of a Ray run share the GPUs of this machine.
 
-    Every tier reserves a whole GPU, or an equal share if there are more tiers than GPUs. So there are as many actors as
-    GPUs, or one per tier.
+    Every actor reserves a whole GPU, so that there are as many actors as GPUs. If there are more tiers than GPUs, each
+    tier has one actor, which reserves a part of a GPU.
 
     Args:
         scenario: The scenario, in which no tier reserves GPUs.
@@ -284,7 +284,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the scores on withheld samples, without the test set.
+    """Returns a function that computes the scores on withheld samples. It does not use the test set.
 
     They include the scores of clients of the run, if these predict with their own models or weights.
     """
@@ -454,10 +454,10 @@ def run_inline(
         out: The run directory. The run continues from its newest checkpoint, if there is one.
         own: The user's Python objects.
         watch: A function that is called with a snapshot after each evaluated round.
-        measure: A function that returns the function that scores the models.
+        measure: A function that takes the study and the runtime, and returns the function that scores the models.
         study: The study of the scenario, which no other code may use. None means that this function builds it.
-        actors: The number of client actors that train for this process, if a trial has reserved actors. With 0 this
-            process trains.
+        actors: The number of client actors that a trial has reserved, which train for this process. With 0 this process
+            trains.
     """
     environment.use_one_thread()
     if study is None:
@@ -586,7 +586,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     The traceback is saved in `error.txt`. Any error that ends the run is saved in the run directory for `Run.error`.
 
     Yields:
-        A function that wraps the user's function `watch`, whose exceptions reach the user unchanged.
+        A function that wraps the user's function `watch`, so that exceptions of `watch` stay unchanged.
 
     Example:
         >>> import tempfile

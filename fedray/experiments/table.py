@@ -43,8 +43,8 @@ EVERY = SILENCE - 1  # seconds between two lines of a cell, which are fewer than
 class CellLines:
     """Collects the lines that the processes of cells print.
 
-    From time to time, prints the newest line of a cell. Gives a note of a cell as a warning. Lines that say that a cell
-    still works are dropped, because the table itself prints such lines.
+    From time to time, prints the newest line of a cell. A note of a cell becomes a warning. The line with which a cell
+    reports that it still works is dropped, because the table prints such lines itself.
 
     Args:
         say: A function that prints a line.
@@ -76,7 +76,7 @@ class CellLines:
                 self._say(f"cell {cell}: {line}")
 
     def newest(self, cell: str) -> str:
-        """Returns the last line of a cell that is no note. Before the first such line, the text is empty."""
+        """Returns the newest line of a cell, or an empty text if there is none. Notes are left out."""
         return self._newest.get(cell, "")
 
 
@@ -178,7 +178,7 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with thei
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns a list with the score that comes first in a table: the score of the clients' own predictions.
+    """Returns a list with the first score of a table, which is the score of the clients' own predictions.
 
     The list is empty unless clients of some cell predict with their own models or weights, and all cells have this
     score.
@@ -283,9 +283,9 @@ def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) ->
     Args:
         rows: The rows of `table.parquet`: one per cell and metric, and one with the `error` of each cell that failed.
         names: The names of the cells, in the order of the lines.
-        wanted: The requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If no
-            requested metric fits, the table shows published metrics, then the metrics of `evaluate.metrics`, and then
-            others by importance.
+        wanted: The requested metrics, as names or patterns such as `conformal_*`, in the order of the columns. If the
+            rows have none of these, the table shows published metrics, then accuracy or RMSE, then the metrics of
+            `evaluate.metrics`, and then other metrics by importance.
 
     Example:
         >>> row = {"cell": "a_1", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91, "rounds": 5,
@@ -397,7 +397,7 @@ class TableResult(NamedTuple):
 
     Attributes:
         text: The table as Markdown.
-        failed: The reason why a cell failed, in one line, by the name of the cell. Other cells are left out.
+        failed: For each cell that failed, the reason in one line, by the name of the cell.
     """
 
     text: str
@@ -525,8 +525,8 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Checks that a cell was not trained with a different scenario, different data or different code.
 
-    Keys that change no result may differ. So a table that began in one process may continue on a cluster. But keys for
-    saving and logging must not differ for a finished cell, whose files stay as they are.
+    Keys that change no result may differ. So a table that began in one process may continue on a cluster. The files of
+    a finished cell stay as they are. For such a cell, keys for saving and logging must not differ.
 
     Raises:
         BadInput: Something has changed.
