@@ -40,7 +40,7 @@ globals().update(METHODS)  # `fedray.methods.fedavg` is the function `fedavg`, a
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the building block with a name when it is first used."""
+    """Loads the building block `name` when it is first used."""
     if name == "__all__":
         return ["METHODS", *kit.list_public(), *METHODS]
     if name not in kit.list_public():

@@ -127,7 +127,7 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
     It draws the participants as the scenario says. The key `schedule.kind` says which models they train.
 
-    If it is not set, `assign` says this.
+    If this key is not set, `assign` says it.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -140,7 +140,7 @@ def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
 
 
 def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
-    """Returns the compression of uploads. If the scenario sets one, it replaces `compress`.
+    """Returns the compression of uploads. A compression that the scenario sets replaces `compress`.
 
     Layers that stay with the clients are not sent.
     """
@@ -163,7 +163,7 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    If `server.robust` is set, it decides how. Otherwise `server.coefficients` decides, and if neither is set, `merge`.
+    The key `server.robust` says how. If it is not set, `server.coefficients` says it. If neither is set, `merge` does.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -197,7 +197,8 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
     """Returns a function that takes a round and returns the work of a server that distils K students.
 
-    It is a `Phase.server_work`. A student learns from the uploads of its model, and from `more` further teachers.
+    The function serves as `Phase.server_work`. A student learns from the uploads of its model, and from `more` further
+    teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -212,8 +213,8 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
     """Returns a function that takes a round and returns the work of a server that finds K models by descent.
 
-    It is a `Phase.server_work`. The server scores each model on the server's samples at the start and after every
-    `each` of the `steps` steps. A step reads no samples.
+    The function serves as `Phase.server_work`. The server scores each model on the server's samples at the start and
+    after every `each` of the `steps` steps. A step reads no samples.
     """
 
     def work(_t: int) -> ServerWork:

@@ -1,7 +1,7 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` maximizes the marginal likelihood over
-alpha and beta by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
+`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` maximizes the marginal likelihood over the
+precisions alpha and beta by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
     The weights $w$ include the bias. With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the

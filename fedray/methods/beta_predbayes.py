@@ -6,7 +6,8 @@ Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code
 A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
 product of the clients' predictions (a Bayesian committee machine) is right if all clients have samples of one
 distribution. If clients have different labels, the product is too confident. The mean of the clients' predictions is
-not confident enough. The server chooses the exponent beta between these two on its own labelled samples.
+not confident enough. An exponent beta mixes the product and the mean. The server chooses beta on its own labelled
+samples.
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
@@ -21,9 +22,9 @@ Formulas of beta_predbayes:
 
     $n_k$ is the number of the client's training samples, without the samples that the server took. $\varepsilon$ is a
     standard normal number for each weight. The velocity $b$ is 0 at the start of a local training, and continues from
-    cycle to cycle. A training has $L$ steps, $s = 0, \dots, L - 1$, and $c =$ `cycles` of equal length, where $L / c$
-    need not be a whole number. $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$ is 1 if
-    $r_s \ge e =$ `exploration`, else 0.
+    cycle to cycle. A training has $L$ steps, $s = 0, \dots, L - 1$, which form $c$ cycles (`cycles`) of equal length.
+    $L / c$ need not be a whole number. $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$
+    is 1 if $r_s \ge e =$ `exploration`, else 0.
 
     A cycle gives $q$ samples (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
     after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample of a cycle is at its end.
@@ -54,15 +55,17 @@ Formulas of beta_predbayes:
 
 Deviations:
     1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is
-       the number of samples of all clients together, and the temperature is 1 / n. So there is little noise.
+       the number n of samples of all clients together, and the temperature is 1 / n. The noise is then small.
     2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
        in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
        of the number of batches.
     3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even if `beta` is fixed. So runs
-       with different `beta` train on the same samples. All classes have the same prior probability, as in the code.
+       with different `beta` train on the same samples. All classes have the same prior probability, as in the authors'
+       code.
     4. Products are computed as sums of logarithms. So probabilities below 1e-41 count, too.
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
-    6. The paper's last step, distillation into one network, is `Run.distil`, for any method. Regression is left out.
+    6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
+       left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no training
        samples. If a client makes fewer steps than it samples networks, it sends some of them twice, and fedray warns.
        Cycles of one or two steps have no noise. In later rounds a client continues with $b = 0$, and only the networks
@@ -205,8 +208,8 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     Row i of the samples belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
-        BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or chains take
-            fewer samples than a client sends.
+        BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or `cycles` times
+            `samples_per_cycle` is less than `samples`.
     """
     stack = setting.stack
     assert stack is not None and stack.meta is not None

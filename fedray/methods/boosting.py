@@ -5,11 +5,12 @@ IJCNN 2022. Client i holds n_i samples with weights D_i, which are equal at firs
 
 1. Client i draws n_i samples with the probabilities D_i and fits a weak learner h_i. Every client receives the learners
    of all clients.
-2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of all its D_i. The error of
-   h_j is e_j = sum_i e_ij / sum_i sum(D_i).
+2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of D_i over all its samples.
+   The error of h_j is e_j = sum_i e_ij / sum_i sum(D_i).
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
    every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of these learners.
-4. The weight alpha_t of the chosen h_t follows from its error, as in SAMME. Boosting stops if e >= 1 - 1 / C.
+4. The weight alpha_t of the chosen h_t follows from its error e, as in SAMME. Boosting stops if e >= 1 - 1 / C, for C
+   classes.
 5. The weights of samples on which h_t is wrong are multiplied by exp(alpha_t), and all weights are normalized.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
@@ -51,7 +52,7 @@ Deviations:
     3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
        downloads the learners that it does not have yet, and their bytes count. If only some clients take part, only
        these are in the sums of step 2.
-    4. PreWeak.F compares candidates by their weighted errors. The authors' code compares them on samples that are drawn
+    4. PreWeak.F compares learners by their weighted errors. The authors' code compares them on samples that are drawn
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client takes the virtual time of one pass over its samples, even in PreWeak.F's first round. The
@@ -193,7 +194,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
     Args:
         setting: The objects built from the scenario.
-        candidates: Which candidates for the ensemble the learners of a round give.
+        candidates: A function that makes the candidates for the ensemble from the learners of a round.
         prepared: Whether all learners are fitted in the first round.
     """
     size = _ensemble(setting)

@@ -28,8 +28,8 @@ Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
        and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
        The paper's heads also have attention and convolutions.
-    2. If a tier has only a part of the network, networks with batch normalization that counts its batches are refused.
-       The paper averages their statistics like weights. Use `model.norm: group` instead.
+    2. If a tier has only a part of the network, batch normalization is refused if it counts its batches. The paper
+       averages its statistics like weights. Use `model.norm: group` instead.
     3. Heads that no client trains do not predict. With `extended: false`, the trained heads predict together for new
        clients. A client of the run predicts with its own head.
     4. Local training follows the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50 for 1,000
@@ -166,7 +166,7 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
     It is computed from the logits of the client's b heads (output layers), `[B, b, C]`.
 
-    The heads also teach each other. The options `consistency` (c) and `ramp` (T) set the weight of this term.
+    One term of the loss lets the heads teach each other. The options `consistency` (c) and `ramp` (T) set its weight.
     """
     c, ramp = options["consistency"], options["ramp"]
 
@@ -215,7 +215,7 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
 
 def _layers(layout: kit.Layout) -> list[str]:
-    """Returns the name of the layer to which each tensor of a network belongs."""
+    """Returns for each tensor of a network the name of its layer."""
     return [name.rpartition(".")[0] for name in layout.names]
 
 
@@ -225,5 +225,5 @@ def _heads(layout: kit.Layout) -> list[int]:
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Returns where a row of the state has the parameters of some layers, as ascending indexes `[s]`."""
+    """Returns the ascending indexes `[s]` of some layers' parameters in a row of the state."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

@@ -5,8 +5,8 @@ IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and
 kclip/DSVGD.
 
 In each round one client receives the particles, which are the K models. The client moves all of them together by Stein
-variational gradient descent (SVGD). The density of the moved particles contains the client's samples in place of the
-client's old factor. Other particles, which never leave the client, represent its factor.
+variational gradient descent (SVGD). In the density of the moved particles, the client's samples replace the client's
+old factor. Other particles, which never leave the client, represent its factor.
 
 Formulas of dsvgd:
     The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
@@ -55,7 +55,7 @@ Formulas of dsvgd:
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
-       of a network's weights are far smaller than 1e-10, so the gradients of q and t_k vanish in the authors' code.
+       of a network's weights are far smaller than 1e-10, so the gradients of q and t_i vanish in the authors' code.
     2. The negative log-likelihood is the network's own loss, summed over the client's samples. The loss is the cross
        entropy, the loss of a Gaussian head, or the squared error. With the squared error, `temperature` is twice the
        variance of the noise. A particle does not contain the precision of the noise.
@@ -65,7 +65,7 @@ Deviations:
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).
-    8. One client trains per round, in turn or by a different selection. More clients per round and compression are
+    8. One client trains per round. By default the clients take turns. More clients per round and compression are
        refused.
 
 Example:

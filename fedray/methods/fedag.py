@@ -10,8 +10,8 @@ Formulas of fedag:
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$. A sample $v_1, \dots, v_M$ of weights predicts. The sample consists of the uploads
-    (`bootstrap`, the paper's choice) or of draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
+    Clients restart from $\mu$. A sample of $M$ models $v_1, \dots, v_M$ predicts. These models are the uploads
+    (`bootstrap`, the paper's choice) or draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
 
     $$
     \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
@@ -27,16 +27,16 @@ Formulas of fedag:
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
        residuals, averaged over clients. By default a client's residuals are those of its own upload. They are those of
-       the mean model with `residuals: mean`, with `omc`, and for linear models. These are larger, because the mean
-       model was not trained last on the client's samples. The NLL is reported without and with the noise (`nll_none`,
-       `nll_residual`).
+       the mean model with `residuals: mean`, with `omc`, and for linear models. The residuals of the mean model are
+       larger, because it was not trained last on the client's samples. The NLL is reported without and with the noise
+       (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
        errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
-    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. The NLL on Power then
-       agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is at least
-       0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or with several
-       linear models, the sample predicts.
+    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. On the data set Power
+       the NLL then agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL
+       is at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or
+       with several linear models, the sample predicts.
     5. Under partial participation the sample consists of the uploads of the last round in which the model was trained.
 
 Example:
@@ -135,11 +135,11 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict, which are a sample of weights for each of the K models (eqs. 4-5).
+    """Returns the models that predict. They are a sample for each of the K Gaussians (eqs. 4-5).
 
     Args:
-        state: The server's state. For each model, it has a sample of weights `[M, slots, d]`, and how much each counts
-            `[M, slots]`.
+        state: The server's state. It has a sample for each Gaussian, `[M, slots, d]`, and the weights of the sampled
+            models in the mean, `[M, slots]`.
         models: Number of models, K.
         clients: Number of clients, N.
         name: Name of the sample in the state.

@@ -1,8 +1,9 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round predict together. `fedbe` distils the teachers into the model of the next round, on unlabelled
-inputs that the server holds. `fedbe_nokd` takes one of the samples as the next model instead.
+teachers of a round (the uploads, their mean, and samples around it) predict together. `fedbe` distils the teachers into
+the model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the samples as the
+next model instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
@@ -16,7 +17,7 @@ Formulas of fedbe:
 
     The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
 
-    The next model starts from $\bar w$. On unlabelled inputs $x$ that the server holds, it learns $q(x)$, which is
+    A student starts from $\bar w$. On unlabelled inputs $x$ that the server holds, the student learns $q(x)$, which is
     $\bar p(x)$ sharpened by the temperature $\tau$:
 
     $$

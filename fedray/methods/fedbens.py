@@ -46,7 +46,7 @@ Deviations:
        this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
     5. The product has no factor for clients that do not take part or have no samples.
     6. As in `fedfisher` (deviations 3 and 6), the Fisher diagonal is not compressed, and it is computed from the
-       network's own loss. The virtual clock counts the time for it.
+       network's own loss. The virtual clock counts the time of this computation.
 
 Example:
     >>> import fedray

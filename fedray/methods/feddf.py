@@ -29,11 +29,11 @@ Deviations:
     1. With `networks`, clients without data count for no architecture.
     2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
        these samples, or the mean if no student is better (the authors' option `return_best_model_on_val`).
-    3. During distillation normalization layers keep the statistics of the mean.
+    3. During distillation normalization layers keep the statistics of the mean of the uploads.
     4. Noise is one fixed set of standard normal inputs for each world (one seed of one fold). The paper draws new noise
        for every batch.
-    5. `confidence` is the weighting of Fed-ET, and nothing else of it. There, the student is a larger network that
-       learns hard labels, and its loss has a term for the diversity of the clients.
+    5. `confidence` takes only the weights of the teacher from Fed-ET. In Fed-ET the student is a larger network that
+       learns hard labels. The student's loss has a term for the diversity of the clients.
 
 Example:
     >>> import fedray

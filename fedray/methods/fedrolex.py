@@ -63,5 +63,5 @@ def fedrolex(setting: kit.Setting) -> kit.Method:
 
 
 def rolling_channels(t: int, channels: int) -> int:
-    """Returns the first of the channels that clients train in round t, `t mod c` in a layer of c channels."""
+    """Returns the first channel that clients train in round t. In a layer of c channels it is `t mod c`."""
     return t % channels

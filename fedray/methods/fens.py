@@ -43,8 +43,8 @@ Formulas of fens:
     | `aggregator` | $P(c \mid x)$ |
     | --- | --- |
     | `mean` | $\frac1N \sum_i q_i(c \mid x)$ |
-    | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, 1 in sum over $c$ |
-    | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; of equal classes the first |
+    | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, normalized over $c$ |
+    | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; in a tie the first class |
 
     Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
@@ -62,8 +62,8 @@ Deviations:
        for the proxy samples takes no virtual time.
     4. If a client's training fails, if it drops out, or if it has no samples, its initial network is in the ensemble.
        In `label_shares` such a client still counts with the number of its samples.
-    5. The paper's mixture of experts is left out. The paper's last phase, distillation into one network, is
-       `Run.distil`, for any method.
+    5. The paper's mixture of experts is left out. The paper's last phase distils the result into one network.
+       `Run.distil` does this for any method.
 
 Example:
     >>> import fedray

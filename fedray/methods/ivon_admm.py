@@ -1,10 +1,11 @@
-r"""IVON-ADMM: ADMM over Gaussians of the weights, in which clients train by the optimizer IVON and keep factors.
+r"""IVON-ADMM: ADMM over Gaussians of the weights. Clients train by IVON, and each keeps a factor of the posterior.
 
 Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian Duality*, ICLR 2026, arXiv 2506.13150;
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-The paper's duals are the negative natural parameters of a client's factor. The state has the same form as that of PVI.
+The paper's duals are the negative natural parameters of a client's factor. A row of the state has the same parts as in
+`pvi`.
 
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
@@ -43,8 +44,8 @@ Formulas of ivon_admm:
     \lambda_k \leftarrow \lambda_k + \gamma \rho \, \Delta_k .
     $$
 
-    The server computes the sum of all factors from the uploads. It mixes with the weight $\alpha$, the option
-    `server_step`. The value `admm` means $\alpha = 1 / (1 + \rho N)$:
+    The server computes the sum of all factors from the uploads. This sum has the weight $\alpha$ (`server_step`) in the
+    new posterior. The value `admm` means $\alpha = 1 / (1 + \rho N)$:
 
     $$
     \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|S|} \sum_{k \in S} \Delta_k \Bigr) + \alpha \Bigl(

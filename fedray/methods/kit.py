@@ -21,7 +21,7 @@ from typing import Any
 def list_rows() -> Mapping[str, tuple[str, str]]:
     """Reads the imports of the stub `kit.pyi`. Returns for each name its module, and its name in the module.
 
-    If the stub imports a whole module, the second is empty.
+    For an import of a whole module, its name in the module is empty.
     """
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
@@ -41,7 +41,7 @@ def list_public() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the object of this name when it is first used."""
+    """Loads the object `name` when it is first used."""
     if name not in list_rows():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, inside = list_rows()[name]

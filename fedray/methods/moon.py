@@ -18,7 +18,7 @@ Deviations:
     1. The paper adds a projection head to its networks, and uses the outputs of this head as features.
     2. A client that trains for the first time has no earlier model, and uses the broadcast model instead. The
        contrastive loss then has no gradient at the first step.
-    3. In virtual time a step costs 5/3 of a step of FedAvg, for the forward passes of the two other models.
+    3. In virtual time a step costs 5/3 of a step of FedAvg, because two more models make a forward pass.
 
 Example:
     >>> import fedray

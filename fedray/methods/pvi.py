@@ -82,7 +82,7 @@ from fedray.methods import kit
 
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns a network with the parameters of a Gaussian over its weights, and of the client's factor of it."""
+    """Returns a network with the parameters of a Gaussian over its weights, and of the client's factor."""
     return kit.net.Partitioned(net, options["rho"], name)
 
 

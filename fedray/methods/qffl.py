@@ -16,7 +16,8 @@ Formulas of qffl:
 
 Deviations:
     1. Participants are drawn uniformly, and not by their numbers of samples. Only their losses change their weights.
-    2. $L$ is one over `local.lr`, even if a schedule lowers the rate. The paper takes the best rate for q = 0.
+    2. $L$ is one over `local.lr`, even if a schedule lowers the rate. The paper takes one over the rate that is best
+       for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
     4. Float buffers (BatchNorm) are not trained by SGD. They are averaged with the weights $h_i$.
 

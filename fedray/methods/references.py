@@ -29,8 +29,8 @@ Formulas of deep_ensemble:
     networks' probabilities predicts.
 
 Deviations:
-    1. On the samples of all clients together, traffic is counted as if a single client sent its models to a server
-       after each round.
+    1. In `centralized` and `deep_ensemble` traffic is counted as if a single client sent its models to a server after
+       each round.
     2. In `local_only` each client sends its model after each round, because new clients need all models. These bytes
        count as `up_bytes`. Nothing is sent down, because a client continues from its own model. `accuracy_mean` is the
        mean accuracy of the single models.

@@ -71,11 +71,11 @@ class Setting:
             ...]`. They are the inputs of `server_rows`, noise, or the inputs of a data set. The options `inputs` and
             `input_rows` choose among these. Your own method may declare both options.
         label_counts: A function that takes a world, and returns how many training samples of each class each client
-            holds, `[N, C]`. The labels are the client's own. Only the first 10,000 clients are counted, and no bytes
-            are counted for this. For a regression it raises `BadInput`.
+            holds, `[N, C]`. The labels are those with which the client trains. Only the first 10,000 clients are
+            counted, and no bytes are counted for this. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: What the rows of the schedule belong to, which is client, slot or stratum.
+        rows: To what a row of the schedule belongs: client, slot or stratum.
         weighting: Weights of the uploads in a mean: uniform or examples.
         coefficients: Weights of the tiers in a mean. They are equal_groups, paper_eq2, or fedavg (no weights of tiers).
             None means that the method decides.
@@ -89,8 +89,8 @@ class Setting:
             p]`. It is None for other networks.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
             student `[d]`. It is None if the server holds no inputs.
-        distil_work: A function that takes the number of teachers, and returns how many steps train a student at the
-            server, and how many samples they read. It is None if the server holds no inputs.
+        distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
+            server, and how many samples these steps read. It is None if the server holds no inputs.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
             samples. Their share of all samples is `method.validation`. It is None if there are no such samples.
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the

@@ -84,7 +84,7 @@ SPECS = {
 def shefl(setting: kit.Setting) -> kit.Method:
     """Composes SHEFL with K models, `[K, d]`.
 
-    In a round, a client trains as many of them as its tier's `models_per_round`.
+    The key `models_per_round` of a client's tier says how many of them the client trains in a round.
     """
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
