@@ -48,7 +48,7 @@ PARTS_VARIABLE = "FEDRAY_PARTS"
 
 
 def read_patience() -> float:
-    """Returns the number of seconds after which an actor of Ray that does not reply is given up (`FEDRAY_PATIENCE`).
+    """Returns the number of seconds for which fedray waits for the reply of an actor of Ray (`FEDRAY_PATIENCE`).
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -83,7 +83,7 @@ def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
     MKL reads its variables at the first matrix product of the process. malloc reads its variables before Python starts.
-    So a function call sets the two options of malloc in this process, if its C library is glibc.
+    So in this process a function of glibc sets the two options of malloc.
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -110,7 +110,7 @@ def enter_folder(folder: str) -> None:
 def use_one_thread() -> None:
     """Limits torch to one thread.
 
-    Instead, several jobs are trained as one computation, and in several processes.
+    fedray trains several jobs as one computation, and uses several processes instead of several threads.
     """
     import torch
 
@@ -184,8 +184,7 @@ def limit_gpu_memory(gpus: float) -> None:
 def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
     """Returns how many GPUs Ray on this machine should report, or None for the real number.
 
-    If the device is `cpu`, no GPU is used. But tiers may reserve GPUs, and their actors start only if Ray reports
-    these.
+    If the device is `cpu`, no GPU is used. But the actors of a tier that reserves GPUs start only if Ray reports GPUs.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -199,8 +198,8 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in a fixed order, and compute in full float32 unless `tf32` is True.
 
     By default, torch's convolutions round their inputs to 10 bits (TF32), and may add gradients in any order. Then two
-    equal runs end in different bits. Some operations of a user's own modules may do so, too. If an operation has no
-    deterministic version, torch warns.
+    equal runs end in different bits. Some operations of a user's own modules may also add in any order. If an operation
+    has no deterministic version, torch warns.
     """
     import torch
 
@@ -394,12 +393,12 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """Returns the user's folders of local Ray clusters, whether these run or have ended."""
+    """Returns the user's folders of local Ray clusters, which may run or have ended."""
     return find_temporary(places, PREFIX, LOCK)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Returns whether the process is gone that made the folder of a local Ray cluster.
+    """Returns whether the process that made the folder of a local Ray cluster is gone.
 
     Processes of the cluster may still run for a moment.
     """
@@ -412,7 +411,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` until local Ray clusters have ended whose drivers are gone.
+    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters, whose drivers are gone.
 
     Returns:
         The folders of the clusters that still run.

@@ -249,7 +249,7 @@ def check_limit(seconds: float | None) -> None:
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
     """Returns the row of the broadcast state from which each job starts, `[J]`.
 
-    `flight` is None if training is synchronous.
+    `flight` has the rows in asynchronous training. It is None if training is synchronous.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
@@ -261,7 +261,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 
     For jobs that start from different versions of a model, there are two conditions. Their learning rates must be
     equal, and all of `Phase.pieces` must treat both versions in the same way. If local training calls code of a method
-    or of a user, such jobs never share a block, because the code may take the version for the round.
+    or of a user, such jobs never share a block, because the code may use the version as the round's number.
 
     Example:
         >>> from fedray.core.method import Local
@@ -422,8 +422,8 @@ class Order(NamedTuple):
         exchange: Number of the exchange.
         t: The round, from 0.
         jobs: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of jobs in this exchange whose sums the actor should still hold. If it lacks
-            these sums, it has been restarted.
+        kept: Number of earlier chunks of jobs in this exchange whose sums the actor should still hold. An actor that
+            lacks these sums has been restarted.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -507,7 +507,7 @@ class Queue(NamedTuple):
     """Chunks of jobs, and the actors that may take them.
 
     The actors of a queue have equal resources. If the jobs need what their clients keep between rounds, the queue has
-    only the actor that holds it.
+    only the actor that holds these data.
 
     Attributes:
         actors: Indexes of the actors.

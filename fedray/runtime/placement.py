@@ -84,17 +84,17 @@ def seat(
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
     Each actor goes to the node that has room for the most actors of its kind. Nodes with resources that only other
-    kinds need come last. If the required actors do not fit in this way, each of them goes to the first node with room
-    for it.
+    kinds need come last. If the required actors (`least`) do not fit in this way, each of them goes to the first node
+    with room for it.
 
-    The nodes of the required actors do not depend on `most`. If there are several kinds, this function may find no
-    solution although one exists.
+    The nodes of the required actors do not depend on `most`. For several kinds, this function may find no solution
+    although one exists.
 
     Args:
         kinds: One actor of each kind.
         least: Number of required actors of each kind.
-        most: Largest number of actors of each kind. When all required actors are placed, the next actor is of the kind
-            with the smallest share of `most` so far.
+        most: Largest number of actors of each kind. When all required actors are placed, further actors follow. The
+            next one is of the kind with the smallest share of its largest number.
         nodes: The nodes with their free resources.
 
     Returns:
@@ -234,7 +234,7 @@ def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Seq
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Describes what a run waits for if its first actors do not fit into the free part of a cluster.
+    """Describes what a run waits for if the actors in `least` do not fit into the free part of a cluster.
 
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])
@@ -324,7 +324,7 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
     """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
     An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one per
-    client. If `per_actor` and `actors` are both `auto`, each tier has one actor here.
+    client. The number is 1 if `per_actor` and `actors` are both `auto`.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -360,9 +360,9 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns each of J clients to an actor, which is its home and holds what the client keeps between rounds.
+    """Assigns each of J clients to an actor (its home), which holds what the client keeps between rounds.
 
-    The clients of a tier go in turn to the actors that `list_serving` names.
+    The clients of a tier are divided evenly among the actors that `list_serving` names.
 
     Returns:
         The index of each client's actor, `[J]`.
@@ -403,8 +403,8 @@ def choose_seats(
         actors: Number of actors of the run, or `auto`.
         parts: Number of runs that share the cluster if `per_actor` and `actors` are `auto`. This run takes one share.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if the cluster is too small for its actors. An actor then needs one
-            CPU, or the resources that its tier sets.
+        waits: Whether the run waits for more nodes if the cluster is too small for its actors. If it waits, an actor
+            needs one CPU, or the resources that its tier sets.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

@@ -268,7 +268,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
     """Returns a function that calls `watch`.
 
-    If `watch` raises an exception, it adds it to `noted` and raises it again.
+    The function adds exceptions of `watch` to `noted`, and raises them again.
     """
 
     def show(snapshot: Snapshot) -> None:
@@ -339,7 +339,7 @@ def _summarize(study: Study, runtime: Runtime, progress: Progress, out: Path, *,
 
 
 def worker_facts(worker: Worker) -> dict[str, Any]:
-    """Describes the engine of a worker, and tests whether results depend on the jobs that are trained together."""
+    """Describes the engine of a worker, and tests whether results depend on which jobs are trained together."""
     if (work := worker.study.method.phase.work) is not None:
         name, why = work.describe()
         engine_ = {"name": name, "width": 1, "why": why, "device": worker.device.type, "evaluates": "torch"}
@@ -402,7 +402,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if results depend on which jobs are trained together, as the self-test of a worker says."""
+    """Warns if, by the self-test of a worker, results depend on which jobs are trained together."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

@@ -50,12 +50,12 @@ class FittedVotes:
         self._lock = Lock()  # fits no classifier twice; also, the limit of BLAS threads is one for all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
-        """Returns which share of the votes of a base's classifiers each class gets.
+        """Returns the share of votes that each class gets from the classifiers of a base.
 
         Args:
             i: Index of the base.
             world: The world (one seed of one fold of the data), 0 to R - 1.
-            folds: Folds of the stack. For each of them, the classifiers vote that were fitted without this fold.
+            folds: Folds of the stack. For each fold, only the classifiers that were fitted without this fold vote.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
@@ -83,9 +83,10 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i in a world of the base, which lacks one fold.
+        """Returns the classifier that a client fits for base i. `world` is a world of the base, which lacks one fold.
 
-        If each fold is one client, `fold` is 0, because the other clients have the same samples for every fold.
+        If each fold is one client, `fold` is 0, because the clients that are not left out have the same samples in
+        every fold.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)

@@ -97,7 +97,7 @@ def deal_data(
     resident: Resident | None = None,
     weigh: Weigh | None = None,
 ) -> Dealt:
-    """Divides into batches the samples of the client of each lane. A lane is one of the jobs that are trained together.
+    """Divides the samples of each lane's client into batches. A lane is one of the jobs that are trained together.
 
     Args:
         study: The objects of the run.

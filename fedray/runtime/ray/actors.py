@@ -111,7 +111,7 @@ class Calls:
 
 
 class Unsent(NamedTuple):
-    """The sums over uploads that an actor has trained in an exchange (all messages of a round) and has not sent yet.
+    """The sums over an actor's uploads in an exchange (all messages of a round) that the actor has not sent yet.
 
     Attributes:
         exchange: Number of the exchange.
@@ -153,7 +153,7 @@ class ClientActor:
     def worker(self) -> Worker:
         """The worker that trains.
 
-        It is built in the first call of the actor, so that the caller gets errors of the building.
+        It is built in the first call of the actor, so that an error during this reaches the caller.
         """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
@@ -277,7 +277,7 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Starts new actors in place of the old ones, as the cluster has room for them, and waits until they can work.
+        """Replaces the actors by new ones, for which the cluster has room, and waits until they can work.
 
         If other jobs use the cluster, or if nodes were lost, it first waits until resources are free.
         """

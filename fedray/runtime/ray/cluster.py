@@ -211,7 +211,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    Meanwhile it asks Ray for all of them in bundles of at most one unit, so that an autoscaler starts nodes.
+    While it waits, it asks Ray for these resources in bundles of at most one unit, so that an autoscaler starts nodes.
 
     Args:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
@@ -333,7 +333,7 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor failed while Ray made it, because the same actor would fail again."""
+    """Raises an error if an actor failed while Ray made it. A new attempt would fail in the same way."""
     if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
@@ -355,7 +355,7 @@ def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
     Args:
         clients: The tiers.
         actors: Number of bundles for the actors. Each bundle has one CPU.
-        group: Placement group of the trial. None means that it has no other bundles.
+        group: Placement group of the trial. None means that there are no other bundles.
 
     Example:
         >>> from fedray.core.types import Tier

@@ -52,7 +52,7 @@ def listen_on_network(network: bool) -> None:
 
 
 def own_job() -> JobConfig:
-    """Returns Ray's configuration of this process, whose workers import only from the paths in `worker_environment`.
+    """Returns Ray's configuration of this process. With it, workers import only from the paths in `worker_environment`.
 
     By default Ray puts the working directory first on the import path. Then a folder `fedray` in this directory, such
     as a source checkout, would replace the installed package.
@@ -67,10 +67,10 @@ def is_verbose() -> bool:
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """While the block runs, keeps Ray from printing messages that do not help users, and from changing signal handlers.
+    """Keeps Ray from printing messages that do not help users and from changing signal handlers, while the block runs.
 
-    The block starts or ends Ray. Meanwhile, Ray's C++ code sets its own handler of SIGTERM. So Python's handlers are
-    set again after the block.
+    When Ray starts or ends in the block, its C++ code sets its own handler of SIGTERM. So Python's handlers are set
+    again after the block.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
     if not is_verbose():
@@ -160,10 +160,10 @@ class Connection:
         """Raises `RayDied` if Ray is gone.
 
         If `wait` is above 0 and the head node does not reply, the check goes on until it replies or counts as gone.
-        Otherwise the caller's next call of Ray might never return.
+        Without this wait, the caller's next call of Ray might never return.
 
         Args:
-            wait: Seconds during which Ray is checked again and again, at least. 0 means one check.
+            wait: Least number of seconds during which Ray is checked repeatedly. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -339,8 +339,8 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 
     Workers that this worker starts get the same environment.
 
-    Ray sends only the name of a class in a user's folder. So the worker must find its module on the same path as the
-    process that sends it.
+    Ray sends a class from a user's folder only as a name. So the worker must find the class's module on the same path
+    as the sender.
 
     Args:
         modules: Names of the modules that were sent to the cluster (`send_modules`).
