@@ -1,8 +1,8 @@
 """Predicts with the models of a run, weighs the models for each client, and scores single clients.
 
 A *new client* has never taken part in the run. A *world* is one seed of one fold of the data, and a *study* is
-everything that a run needs except a runtime. A *personal pass* is a training at a client whose models stay there and
-predict for this client.
+everything that a run needs except a runtime. In a *personal pass* a client trains models that stay at the client and
+predict for it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ class Measured(NamedTuple):
         held_out: Raw outputs of these models on the held-out samples.
         weights: For each world, the clients' weights over these models, `[N, K]`. The dict is empty if all clients
             predict in the same way.
-        own: For each (world, client), the accuracies or RMSEs of the client with its own models, `[2, P]`: on test and
-            on held-out samples, for each of its P personal passes.
+        own: For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for
+            test samples, and the second row for held-out samples.
         residual: For each world, the variance of the residuals on training samples, for the standardized target. The
             dict is empty for classification.
         ood: Raw outputs of these models for the out-of-distribution inputs.
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
 
 
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the models that predict (FE eqs. 3-4).
+    """Returns each client's weights over the models that predict (Fed-ensemble eqs. 3-4).
 
     The weights depend on the temperature gamma (`predict.gamma`). If it is infinite or None, a client has the weights
     of its tier, or the common weights if tiers have no weights. If gamma is finite, the weights follow from the losses
@@ -181,9 +181,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
     A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
-    classes. Their weights give each class the share that it has among the client's training samples. In a regression
-    all common test samples count. If groups of clients have changed copies of the test samples, only the copy of the
-    client's group counts.
+    classes. Weights of the samples give each class the share that it has among the client's training samples. In a
+    regression all common test samples count. If each group of clients has its own changed copy of the test samples,
+    only the copy of the client's group counts.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -249,10 +249,9 @@ Group = Callable[[int], int | None]  # client -> key of its group, whose clients
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a `Group` function.
+    """Returns a function that takes a client and returns its group, or None.
 
-    If clients have no weights of their own, all are in one group, because they predict alike. Otherwise no client is in
-    a group.
+    If clients have no weights of their own, all are in one group, because they predict alike.
     """
     return lambda _client: 0 if weights is None else None
 
@@ -291,7 +290,7 @@ def measure_by_class(
 ) -> FloatArray:
     """Returns the accuracies of N clients that are scored on the samples of their classes (`own_test_rows`), `[N]`.
 
-    For each class, all clients are scored together.
+    Each class is scored once, for all clients together.
 
     Args:
         shares: Share of each class among a client's samples, `[N, C]`.
@@ -364,8 +363,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, its predictions
-    are computed once for all of them.
+    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the predictions
+    of the slice are computed only once.
 
     Args:
         host: The process that has what the clients keep between rounds.
@@ -412,8 +411,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
-        client's test samples, and the second row for its held-out samples. A score without samples is NaN. A personal
-        pass is a training whose K models stay at the client, which predicts with their average.
+        client's test samples, and the second row for its held-out samples. A score without samples is NaN. In a
+        personal pass a client trains K models that stay at the client. It predicts with their average.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -464,7 +463,7 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 
     The quantile is 10 % for accuracies, and 90 % for RMSEs. Clients without a score (NaN) are left out.
 
-    The names begin with `prefix`. `classes` says whether the scores are accuracies.
+    The names of the results begin with `prefix`. `classes` says whether the scores are accuracies.
 
     Example:
         >>> summarize_clients(np.array([0.5, 1.0, np.nan]))
@@ -532,13 +531,13 @@ Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None],
 
 
 class Inquiry(NamedTuple):
-    """Asks each client of the run for values of its predictions for the samples of a split.
+    """Asks clients of the run for values of their predictions on a split, such as the log likelihood of each sample.
 
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
-        means: If a client returns means over its samples, the number of values whose mean it returns. 0 means that a
-            client returns the values of each sample.
+        means: Number of means over its samples that a client returns. 0 means that it returns the values of each
+            sample.
         halved: Whether only every second sample of each client is used.
         score: A function that computes a client's scores from the values of its samples. None means that the client
             returns means or values.
@@ -658,7 +657,7 @@ def tell_known(
     own: Own | None,
     everybody: FloatArray | None = None,
 ) -> list[FloatArray]:
-    """Returns the values of each client of the run that `inquiry` asks for.
+    """Returns the values that `inquiry` requests from each client of the run.
 
     They are means `[means]`, or the values of the client's n_k samples, `[n_k]`.
 

@@ -34,7 +34,7 @@ def measure_sets(
     """Returns the conformal score of each sample's true label, `[n]`.
 
     If `thresholds` are given, the result has two rows for the samples' sets, `[2, n]`. The first is 1 if the set
-    contains the true label, else 0. The second is the size of the set. The function is a `Measure` of `answers`.
+    contains the true label, else 0. The second is the size of the set. An `Inquiry` uses this function.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -127,7 +127,7 @@ def tell(
     found: Thresholds | None = None,
     own: answers.Own | None = None,
 ) -> tuple[FloatArray, list[FloatArray], Any]:
-    """Returns conformal scores for the samples of a split, or if thresholds are given, coverage and size of their sets.
+    """Returns conformal scores for the samples of a split. With `found`, returns coverage and size of the sets instead.
 
     The first result is that of `measure_sets` for all samples and the models' common weights. The second is a list with
     an entry for each client. The entry has the scores of the client's true labels, `[n_k]`, or the coverage and mean
@@ -179,8 +179,8 @@ def measure_all_sets(
     """Measures the conformal sets of each world on test and withheld samples, and the sets of each client of the run.
 
     Returns:
-        For each world, the metrics by name, and coverage and size of the clients' sets on their test samples. The
-        latter are None if test samples are not scored.
+        For each world, the metrics by name, and the coverage and size of the clients' sets on their test samples.
+        Coverage and size are None if test samples are not scored.
     """
     rule = study.evaluation.conformal
     assert rule is not None

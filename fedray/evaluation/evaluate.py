@@ -66,9 +66,9 @@ def measure_answers(
 ) -> FloatArray:
     """Returns the m values of each sample whose means give the scores, `[m, n]`.
 
-    In a regression, a single model may predict no variance, and no noise may be added. Then the variance is that of the
-    residuals on training samples. If that is unknown, the scores that need a variance are NaN. The function is a
-    `Measure` of `answers`.
+    In a regression, the prediction of a single model may have no variance. It then gets the variance of the residuals
+    on training samples. If this variance is unknown, the scores that need a variance are NaN. An `Inquiry` uses this
+    function.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -127,8 +127,8 @@ def score_tiers(
             sets.
 
     Returns:
-        The scores of all clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`). For each other tier there is
-        also the score of the first tier minus its score (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
+        The scores of all clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`). The first tier is also compared
+        with each other tier, by the difference of their scores (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
         held-out samples begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
@@ -489,9 +489,9 @@ def score_clients_by_metrics(
 def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) -> dict[str, float]:
     """Averages the user's metrics over all clients and over each tier, and counts the clients with a defined metric.
 
-    A metric may be undefined for a client, as the area under the curve is if all of its samples have the same class.
+    A metric may be undefined for a client. An example is the area under the curve if all samples have the same class.
 
-    The names in `each` begin with `prefix`.
+    `each` has the metrics of each client by name. The names begin with `prefix`.
     """
     tiers = list_scored_tiers(study)
     tier = study.clients.tier_of(np.arange(answers.count_known(study)))
@@ -558,7 +558,7 @@ def _score_world(
 ) -> tuple[dict[str, Any], ClientScores | None]:
     """Returns a world's row of metrics, and the scores of single clients.
 
-    The latter are None if they are not recorded.
+    The scores of single clients are None if they are not recorded.
     """
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []

@@ -146,8 +146,8 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 def score_regression(of: Members) -> dict[str, Any]:
     """Returns all scores of the ensemble, and the scores of each of its K models as `member_...`, `[K]` each.
 
-    A model's prediction may have no variance, because it predicts none and no noise is added. Then its variance is that
-    of the residuals on training samples.
+    A prediction has no variance if the model predicts none and no noise is added. It then gets the variance of the
+    residuals on training samples.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
     found: dict[str, Any] = score(
@@ -212,7 +212,7 @@ def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
 
 
 def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> list[dict[str, float]]:
-    """Decomposes `E|y - h|^2 = noise + bias^2 + variance` over the replicates (FE eq. 10).
+    """Decomposes `E|y - h|^2 = noise + bias^2 + variance` over the replicates (Fed-ensemble eq. 10).
 
     Args:
         answers: Predicted mean of each replicate, `[n]`.

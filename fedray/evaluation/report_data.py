@@ -38,8 +38,8 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns the total and the knowledge uncertainty of an ensemble for each sample, `[2, n]` float64.
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
-    squared units of the standardized targets, averaged over the targets. There, the total is the variance of the
-    mixture of the models' predictions, and the knowledge uncertainty is the variance of the models' means.
+    squared units of the standardized targets, averaged over the targets. In a regression, the total is the variance of
+    the mixture of the models' predictions, and the knowledge uncertainty is the variance of the models' means.
 
     Args:
         objective: Name of the loss with which the models were trained.
@@ -98,7 +98,7 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The loss on the plane through three models (FE Fig. 3). It shows whether there is a valley between members.
+# The loss on the plane through three models (Fed-ensemble Fig. 3). It shows whether there is a valley between members.
 
 PLANE_RESOLUTION = {"mlp": (25, 500), "conv": (15, 100)}  # engine -> (points per side of the grid, training samples)
 PLANE_CLIENTS = 100  # number of clients that have these samples
@@ -265,7 +265,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
-    """Returns coverage and size of each client's conformal sets, and the share alpha of labels that may lie outside."""
+    """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
     measured = answers.Measured(
         answer,
         test=tested,

@@ -60,7 +60,7 @@ def probabilities(logits: ArrayLike) -> FloatArray:
 
 
 def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble, which is the mean of its models' predictions (FE eqs. 2 and 3).
+    """Returns the prediction of an ensemble, which is the mean of its models' predictions (Fed-ensemble eqs. 2 and 3).
 
     Args:
         outputs: Raw outputs of each of K models for n samples, `[K, n, C]`. For classification these are logits.
@@ -150,8 +150,8 @@ def mixture_moments(
     """Returns the mean and the variance that an ensemble predicts.
 
     If the models predict only means, the variance is that of the means over the models, which is the knowledge
-    uncertainty (FE section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of the
-    mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
+    uncertainty (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of
+    the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -194,7 +194,7 @@ def weigh_votes(
 
 
 def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
-    """Returns each client's weights over the models, `softmax(-loss / gamma)` (FE eqs. 3-4).
+    """Returns each client's weights over the models, `softmax(-loss / gamma)` (Fed-ensemble eqs. 3-4).
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. If gamma is 0, the
     model of lowest loss has all the weight, and several models of equal lowest loss share it equally. If gamma is
