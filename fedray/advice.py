@@ -56,7 +56,7 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
     """Warns if scores on test samples decide which round is the last or the best.
 
-    If withheld samples decide it, it says so.
+    If withheld samples decide instead, the message says so.
     """
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
@@ -160,7 +160,7 @@ def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client of a tier ever takes part.
 
-    A tier is a group of clients. With few participants a round, a small tier may be left out of every round.
+    A tier is a group of clients. If rounds have few participants, a small tier may be left out of every round.
     """
     if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
         return
@@ -279,7 +279,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that no client trained, and of scores of the last evaluation that have no mean.
+    """Warns of models that no client trained, and of scores without a finite mean in the last evaluation.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

@@ -113,7 +113,7 @@ def run(
     Args:
         scenario: a dict, a YAML file, or YAML text.
         out: the new run directory. None means a temporary directory, which stays until `fedray clean`.
-        data: your own data in one of the forms of `fedray.data.adapt`. Options of a form are given as
+        data: your own data in one of the forms of `fedray.data.adapt`. Options of such a form are arguments such as
             `data__target="ill"`. A name, or a mapping with a name, replaces the key `data`.
         model: a function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
         method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
@@ -183,9 +183,10 @@ def trainable(
 ) -> Any:
     """Returns a function for `ray.tune.Tuner` that runs a scenario with the values of a trial.
 
-    The keys of a trial's `config` replace those of the scenario. They are nested or written with dots (`{"local.lr":
-    0.1}`). After every evaluated round, but not before training, the trial reports `round`, the scores of the held-out
-    samples (such as `hold_out_accuracy`) and the totals. The checkpoint of a trial is its run directory.
+    The keys of a trial's `config` replace those of the scenario. They are nested or written with dots
+    (`{"local.lr": 0.1}`). After every evaluated round, but not before training, the trial reports `round`, the scores
+    of the held-out samples (such as `hold_out_accuracy`), and total bytes and seconds. The checkpoint of a trial is its
+    run directory.
 
     Args:
         scenario: a dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
@@ -249,7 +250,7 @@ def resume(
         wait_for: the resources that the cluster must have before the run continues.
         rounds: the new total number of rounds, even if the run has finished. None keeps the number of the scenario.
         progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
-        overrides: not allowed. Any other keyword raises `BadInput`, because of the scenario only `rounds` may change.
+        overrides: not allowed. Any other keyword raises `BadInput`, because `rounds` is the only key that may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the

@@ -82,7 +82,7 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """While the block runs, each of the signals INT, TERM and HUP prints one line and ends the process.
+    """Makes each of the signals INT, TERM and HUP print one line and end the process, while the block runs.
 
     In other threads than the main thread the block changes nothing, because Python handles signals only in the main
     thread.
@@ -268,7 +268,7 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """From now on, prints all warnings of this process in the way of `show_notes`.
+    """Prints all warnings of this process from now on in the way of `show_notes`.
 
     It is for processes that only run fedray.
     """
@@ -325,8 +325,8 @@ def leave_untidy(library: str) -> None:
 def exit_quickly(status: int) -> None:
     """Ends the process with `status`. Functions of `atexit` are called, but Python's tear-down is skipped.
 
-    The tear-down of torch would take 0.7 s. Nothing happens, and the process goes on, if Ray, a logger of runs, or a
-    thread that Python would wait for may still be at work.
+    The tear-down of torch would take 0.7 s. Does nothing if Ray, a logger of runs, or a thread that Python would wait
+    for may still be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
@@ -368,7 +368,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """While the block runs, drops text that stderr cannot write, for example because the reading process has ended.
+    """Drops text that stderr cannot write while the block runs, for example because the reading process has ended.
 
     Example:
         >>> reader, writer = os.pipe()

@@ -65,7 +65,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
     Args:
         outputs: Raw outputs of each of K models for n samples, `[K, n, C]`. For classification these are logits.
         kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
-            `outputs` averages the raw outputs, for regression. It allows any axes after K and n.
+            `outputs` averages the raw outputs, for regression. These may have any axes after K and n.
         weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. The weights sum to 1 over K.
             None means 1/K.
 
@@ -395,13 +395,13 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 def entropy(probs: ArrayLike) -> float:
     """Returns the mean entropy of the predictions, in nats.
 
-    For the predictions of an ensemble, it is the "avg entropy" of FE.
+    For the predictions of an ensemble, it is the "avg entropy" of Fed-ensemble.
     """
     return float(entropies(probs).mean())
 
 
 def disagreement(members: ArrayLike) -> float:
-    """Returns how often two models of an ensemble predict different classes, as a share of all pairs and samples.
+    """Returns the share of samples for which two models predict different classes, averaged over all pairs of models.
 
     The share is 0 for a single model, and NaN if a probability is NaN.
 
@@ -473,8 +473,8 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
     """Returns values of each sample, `[3 + BINS, n]`. From their means, `scores_of_means` computes scores.
 
     The first value is 1 if the prediction is right, else 0. The second value is the negative log-likelihood, and the
-    third is the Brier score. The other values belong to the bins of the confidence. In the sample's bin the value is
-    the confidence minus the first value. In all other bins it is 0.
+    third is the Brier score. There is one further value for each bin of the confidence. For the sample's bin it is the
+    confidence minus the first value. For all other bins it is 0.
     """
     rows, labels = to_floats(probs), to_labels(y)
     confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
@@ -551,7 +551,8 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 
     It is the probability that an unknown input is more uncertain than a known input.
 
-    A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no inputs of one kind.
+    A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no known or no unknown
+    inputs.
 
     Example:
         >>> auroc([0.9, 0.5], [0.1, 0.5])

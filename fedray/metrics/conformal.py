@@ -1,4 +1,4 @@
-"""Makes conformal prediction sets. They hold the labels whose scores do not exceed a threshold from all clients."""
+"""Makes conformal prediction sets. They hold the labels whose scores do not exceed a threshold."""
 
 import math
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ class Ranks(NamedTuple):
 
     Attributes:
         k: Rank of the score that the client with the most samples sends, from 1.
-        r: Rank among the received scores of the score that the server takes as the threshold, from 1. If no pair (k, r)
-            reaches the requested coverage, r is the number of clients + 1, and the threshold is infinite.
+        r: Rank of the threshold among the scores that the server receives, from 1. If no pair (k, r) reaches the
+            requested coverage, r is the number of clients + 1, and the threshold is infinite.
         coverage: The probability that a new score is at most the threshold. It is 1 if no pair reaches the requested
             coverage.
     """
@@ -71,7 +71,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
-    """Returns the pair of ranks (k, r) whose coverage (`compute_coverage`) is the smallest that is at least 1 - alpha.
+    """Returns the pair of ranks (k, r) with the smallest coverage (`compute_coverage`) of at least 1 - alpha.
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
@@ -129,7 +129,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Returns nodes and weights of the Gauss-Legendre rule on [0, 1], cut into equal pieces with 24 nodes each."""
+    """Returns nodes and weights of the Gauss-Legendre rule with 24 nodes in each of some equal pieces of [0, 1]."""
     x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
@@ -196,8 +196,8 @@ class ConformalRule(NamedTuple):
         score: Name of the score. A score measures how badly a label fits a prediction.
         quantile: `exact` computes the threshold from all scores of all clients. `qq` computes it from one score of each
             client.
-        penalty: What the score `raps` of a label grows by for each rank beyond `k_reg` (lambda in the paper). The most
-            probable label has rank 1.
+        penalty: Amount by which the score `raps` of a label grows for each rank beyond `k_reg`. The most probable label
+            has rank 1.
         k_reg: The number of most probable labels that get no penalty in the score `raps`.
 
     Example:
@@ -327,8 +327,8 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 def weigh_clients(sizes: IntArray) -> FloatArray:
     """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`.
 
-    The guarantee of conformal sets holds for a new sample that comes from client k with this probability. N is the sum
-    of the n_k.
+    The guarantee of conformal sets holds if a new sample comes from client k with a probability equal to this share. N
+    is the sum of the n_k.
 
     Args:
         sizes: Number n_k of withheld samples of each client, `[K]`. A client without withheld samples has share 0.

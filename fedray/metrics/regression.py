@@ -1,8 +1,7 @@
 """Scores probabilistic regression.
 
-A prediction is a Gaussian with a mean and a variance. Both have the shape of the targets y, which is `[n]` or any
-other. The scores are means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in
-float64.
+A prediction is a Gaussian with a mean and a variance. Both have the shape of the targets y, such as `[n]`. The scores
+are means over all targets. The arrays are NumPy arrays or CPU tensors, and everything is computed in float64.
 """
 
 import math

@@ -69,9 +69,9 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. If all samples have the same class, some metrics of two
-            classes make scikit-learn warn for some predictions. Such a metric is undefined for these samples, whatever
-            the predictions are. A metric that takes no `sample_weight` is undefined for unequal weights.
+            The value, or NaN if the metric is undefined. For samples of only one of two classes, a metric counts as
+            undefined if it fails or warns for some predictions of such samples. A metric that takes no `sample_weight`
+            is undefined for unequal weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.
@@ -168,7 +168,7 @@ def _accepts_one_class(metric: SampleMetric) -> bool:
 def _find_scorer(name: str, classes: int) -> Any:
     """Returns the scorer of scikit-learn with a name.
 
-    If it scores probabilities, it gets all C classes, even if the samples lack some.
+    A scorer of probabilities gets the names of all C classes, even if the samples lack some classes.
     """
     from sklearn.metrics import get_scorer, make_scorer
 

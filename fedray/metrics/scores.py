@@ -35,7 +35,7 @@ class PairedDifference(NamedTuple):
     Attributes:
         mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
             differences is infinite or NaN.
-        low: Lower end of the confidence interval. It is NaN if there is no interval, because of a single pair or
+        low: Lower end of the confidence interval. It is NaN if there is no interval, as for a single pair or for
             infinite scores.
         high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.

@@ -77,8 +77,8 @@ def figure_confusion(run: ReadRun) -> Figure | None:
 def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, high: float = 1.0) -> None:
     """Draws a table of shares `[rows, columns]` as cells, and writes the shares of at least 0.5 % in the cells.
 
-    Shares are left out where there is no room. The names of the `classes` label rows and columns if there is room. If
-    there are no names, numbers label them. The darkest cell has the share `high`.
+    A table of many columns has no written shares. Rows and columns are labeled by the names in `classes`, or by numbers
+    if there are no names or too many. The darkest color stands for the share `high`.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
     if shares.shape[1] <= MOST_WRITTEN_CLASSES:
@@ -550,7 +550,7 @@ MOST_CLIENTS, MOST_CLASSES = 100, 40  # clients and classes that a picture shows
 
 
 def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> bytes:
-    """Draws how many samples of each class each client holds, and the sizes of the clients, as a PNG on white.
+    """Draws how many samples of each class each client holds, and the sizes of the clients, as a PNG.
 
     `counts` has the number of samples of each class at the first n clients, `[n, C]`. For a regression C is 0. `sizes`
     has the number of samples of every client, `[N]`.
@@ -654,8 +654,8 @@ MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     """Returns the graph's edges, `[E, 2]`, and how often each client trained in the first replicate and fold, `[N]`.
 
-    Returns None if the run has no graph or a large graph. It also returns None with `data.test_clients`, because the
-    ids of clients then differ from the numbers of nodes.
+    Returns None if the run has no graph or a large graph. It also returns None if the scenario has `data.test_clients`,
+    because then the ids of clients are not the numbers of nodes.
     """
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     unseen = (run.scenario.get("data") or {}).get("test_clients")
@@ -693,7 +693,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 
 def figure_visits(run: ReadRun) -> Figure | None:
-    """Draws the share of the steps at which each client trained, and the shares that an endless walk would have."""
+    """Draws the share of the steps at which each client trained. Also draws these shares for an endless walk."""
     found = count_visits(run)
     if found is None:
         return None

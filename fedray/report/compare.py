@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: the score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline. Each text is the share of `at` that was used before the score
-            was measured, or `-` if there is no score.
+        read: two texts, for the run and for the baseline. Each text is the cost at which the score was measured, as a
+            share of `at`, or `-` if there is no score.
     """
 
     metric: str
@@ -98,7 +98,7 @@ def compare_with_first(
 
     Args:
         runs: at least two runs.
-        metrics: columns of `rounds.parquet`. A column that one of two runs lacks is left out.
+        metrics: columns of `rounds.parquet`. A pair of runs is not compared by a column that one of them lacks.
         last: the round, or the cost, at which the runs are compared. None means the end of the shortest run.
         over: the unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
 
@@ -261,7 +261,9 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def list_noise_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Returns a list with a note if only some runs have scores that include the observation noise. Else it is empty.
+    """Returns a list with a note if only some runs have scores that include the observation noise.
+
+    Otherwise the list is empty.
 
     Example:
         >>> nll = {"nll_none": np.array([9.0]), "nll_residual": np.array([2.0])}
@@ -462,8 +464,8 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
 
     Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than a second run
     on the shared seeds, the second run is the best. Two runs that share fewer seeds differ if their means differ by
-    more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold does
-    not differ from other runs in this sense.
+    more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If such a run has a single replicate and
+    fold, the two runs count as not different.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high
@@ -497,7 +499,9 @@ _AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
 def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
-    """Returns a list with a note on work that virtual time leaves out, if runs are compared by it. Else it is empty.
+    """Returns a list with a note on work that virtual time leaves out.
+
+    The list is empty if runs are not compared by virtual time.
 
     Example:
         >>> answer = {"answer": {"models": 5, "bytes": 94_800, "passes": 5}}

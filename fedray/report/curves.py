@@ -196,7 +196,8 @@ def _paint_cells(
 def figure_gantt(run: ReadRun) -> Figure | None:
     """Draws the jobs of the last round, one lane per client. Leaves out jobs that did not count.
 
-    The jobs of a client are drawn in sequence, or side by side if its tier trains so.
+    The jobs of a client are drawn in sequence. If the client's tier trains models side by side, they are drawn side by
+    side.
     """
     table = keep_counted(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
@@ -229,9 +230,9 @@ def figure_gantt(run: ReadRun) -> Figure | None:
 def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) -> tuple[Figure, Axes, list[int]]:
     """Draws jobs on a virtual clock, one lane per client, in the colors of their models.
 
-    `jobs` has one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the share of the lane's
-    height that the job takes, and `low` is the share above the job. The lanes are in the order of `clients`. If there
-    are many clients, evenly spaced ones are shown.
+    `jobs` has one row per job, with `client`, `model`, `start` and `sim_seconds`. `tall` is the height of the job's
+    bar, and `low` is the space above the bar, as shares of the lane's height. The lanes are in the order of `clients`.
+    If there are many clients, evenly spaced ones are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.

@@ -364,7 +364,9 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """Returns a short name for each run. It has as many last parts of the run's path as distinguish the runs.
+    """Returns a short name for each run, which consists of the last parts of the run's path.
+
+    It has as many parts as are needed to distinguish the runs.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])
@@ -463,7 +465,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns by name the functions with which `draw_plot` draws pictures of the report and scores of the run.
+    """Returns the functions of `draw_plot` by name. They draw pictures of the report, and scores of the run.
 
     Two pictures also have a short name.
     """

@@ -68,7 +68,7 @@ class Curve(NamedTuple):
     def sd(self) -> FloatArray:
         """Returns for each of T rounds the standard deviation over replicates and folds, `[T]`.
 
-        It is 0 if there is only one.
+        It is 0 if only one replicate and fold has a value.
         """
         return _reduce_worlds(self.values, "sd")
 
@@ -132,7 +132,7 @@ class ReadRun:
     def trained(self) -> int:
         """Returns the number of models that the jobs train.
 
-        This is K, but for a stack it includes sub models and meta model.
+        This is K. For a stack it is the number of sub models and the meta model together.
         """
         jobs = self.clients
         return (
@@ -286,8 +286,8 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. Rounds of some
-    methods cannot be compared with those of other methods. For these, a round `last` means the end, too. `over` is the
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. For methods whose
+    rounds cannot be compared with those of other methods, a round `last` also means the end of the run. `over` is the
     unit of `last`: rounds or a cost.
 
     Example:
@@ -395,8 +395,7 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    If clients of some run predict with their own models or weights, the name says that the common ensemble has this
-    score.
+    If clients of some run predict with their own models or weights, the name of a score of the common ensemble says so.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
@@ -495,8 +494,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    If scores are marked, a note explains the mark. Others say if test samples chose the best round, if always
-    predicting one class would be as accurate, or if conformal sets rarely contain a class.
+    If scores are marked, a note explains the mark. Further notes tell that test samples chose the best round, that
+    always predicting one class would be as accurate, or that conformal sets rarely contain some class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
