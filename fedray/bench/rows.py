@@ -71,8 +71,8 @@ def take_turns(
     """Measures several functions in turns (A B A B), and returns the cost of a round of each.
 
     `works` are pairs of a function and a number of rounds, which are timed together (a lap). Each function runs a short
-    lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose` makes one
-    cost of the costs of all laps. On a busy machine `min` varies less than the median, because load only adds time.
+    lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose` reduces the
+    costs of all laps to one cost. On a busy machine `min` varies less than the median, because load only adds time.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):

@@ -76,7 +76,7 @@ def plain_mlp() -> nn.Module:
 
 
 def small_cnn() -> nn.Module:
-    """Makes a convolutional network of 10 and 20 channels and 50 hidden units, with 22,000 parameters."""
+    """Makes a convolutional network (10 and 20 channels, 50 hidden units) with 22,000 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 10, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(10, 20, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(320, 50), nn.ReLU(), nn.Linear(50, 10),
@@ -84,7 +84,7 @@ def small_cnn() -> nn.Module:
 
 
 def plain_wide_cnn() -> nn.Module:
-    """Makes a convolutional network of 32 and 64 channels and 128 hidden units, with 1.2 million parameters."""
+    """Makes a convolutional network (32 and 64 channels, 128 hidden units) with 1.2 million parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
@@ -378,7 +378,10 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns functions that give the clients and batches that fedray draws, so that both reach the same weights."""
+    """Returns functions that give the clients and batches that fedray draws.
+
+    A plain loop with these functions reaches the same weights as fedray.
+    """
     phase = study.method.phase
 
     def choose(t: int) -> Sequence[int]:
@@ -719,7 +722,7 @@ def measure_million(quick: bool) -> list[BenchResult]:
 
 
 def measure_memory(quick: bool) -> list[BenchResult]:
-    """Measures the growth of resident memory over whole runs, with run directory, evaluation and checkpoints."""
+    """Measures the growth of resident memory over whole runs, which also evaluate and write files."""
     rounds = 300 if quick else 1000
     work = small_clients(1000, 100)
     results = [

@@ -50,9 +50,10 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 def clean_command(yes: bool) -> None:
     """List the temporary files that your runs have left, and remove them (--yes).
 
-    These are runs and sweeps that Python code started without `out`, if their processes have ended. They are also
-    folders of Ray clusters that fedray has started, if all processes of the cluster have ended. A cluster whose driver
-    was just killed may still be ending. The command waits for it, and names it if that takes longer than 10 seconds.
+    These are runs and sweeps that Python code started without `out`, if their processes have ended. The list also has
+    the folders of Ray clusters that fedray has started, if all processes of the cluster have ended. A cluster whose
+    driver was just killed may still be ending. The command waits for it, and names it if that takes longer than 10
+    seconds.
     """
     places = environment.session_places()
     abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]
@@ -110,7 +111,7 @@ _NONE = {  # kinds of which only users register names
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     """List the names that a scenario may use.
 
-    Beside each method stands how many models it trains: K (you choose), 1, or N (one per client).
+    After each method comes the number of models that it trains: K (you choose), 1, or N (one per client).
 
     With --import the names that your module registers are listed, too, with their options. `fedray list columns` shows
     the columns of the tables that runs and sweeps leave, with their units.

@@ -275,7 +275,7 @@ def docs_command(key: str | None, modules: tuple[str, ...]) -> None:
     """Print what a scenario key, a section, or all keys mean, with values and defaults.
 
     Examples are `fedray docs local.lr`, `fedray docs participation`, and `fedray docs method.mu` for an option of
-    methods. With --import the options of what your module registers are explained, too.
+    methods. With --import the options of your module's objects are explained, too.
     """
     from fedray.scenario.keys import explain_keys
 
@@ -410,7 +410,7 @@ def compare_command(
 def _confirm_picture(option: str, out: Path) -> None:
     """Checks a file name before any computation.
 
-    It must have the ending of a picture, in a folder that can be written.
+    The ending must be that of a picture, and the folder must be writable.
     """
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")

@@ -235,7 +235,7 @@ def contract(
     again: bool = False,
     remedy: str = "",
 ) -> Callable[..., Any]:
-    """Returns a user's function with checks, so that exceptions and wrong results become errors of one line.
+    """Returns a user's function with checks, so that exceptions and wrong results become one-line errors.
 
     With `again`, the result of the function must depend only on its arguments. Every machine of a run calls the
     function, a resumed run calls it again, and all calls must return the same result. To check this, the first call in
@@ -331,7 +331,7 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def check_fields(where: str, thing: Any, path: str = "") -> None:
-    """Checks the numbers and words in the fields of a dataclass or a named tuple by the type hints of the fields.
+    """Checks whether the numbers and words in a dataclass or a named tuple fit the type hints of its fields.
 
     A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. Fields that
     hold functions are not checked here. `path` is the path of `thing` inside the object that `where` names, with a dot

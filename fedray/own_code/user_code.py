@@ -116,7 +116,10 @@ def _list_held(thing: Any) -> list[Any]:
 
 
 def _list_globals(function: FunctionType) -> list[Any]:
-    """Returns the globals that a function names, and attributes of the user's modules among them that it may name."""
+    """Returns the globals that a function names.
+
+    If such a global is a user's module, its attributes whose names occur in the function are included.
+    """
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
     modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
@@ -246,7 +249,7 @@ MOST_TEXT = 300  # characters of an exception's text
 
 @contextmanager
 def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
-    """Turns an exception in the `with` block into an error of one line. Errors of fedray are raised unchanged.
+    """Turns an exception in the `with` block into a one-line error. Errors of fedray are raised unchanged.
 
     Args:
         what: The user's object in words, such as `method.name = mine`.
@@ -418,7 +421,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns SHA-256 digests of the files of those of the user's modules that the given code needs, by module name.
+    """Returns the SHA-256 digest of the file of each user's module that the given code needs, by module name.
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
     between the start of a run and its resumption.

@@ -129,7 +129,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value of a key with which fedray acts as before it had the key, or `UNSET` if it always had it."""
+    """Returns the value at which a newer key changes nothing, or `UNSET` for a key that fedray always had."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

@@ -63,7 +63,7 @@ def _keys_of(section: str) -> Iterator[Key]:
 
 
 def read_attributes(owner: type) -> dict[str, str]:
-    """Returns the lines of the section `Attributes` of a docstring, by name."""
+    """Returns the text of each attribute in the section `Attributes` of a docstring."""
     text = inspect.cleandoc(owner.__doc__ or "").partition("Attributes:\n")[2]
     found: dict[str, str] = {}
     for line in text.splitlines():
@@ -147,13 +147,13 @@ def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
 
 @cache
 def read_option_texts() -> dict[str, dict[str, str]]:
-    """Returns what options mean, by kind and option. Options of methods say it themselves."""
+    """Returns the descriptions of options, by kind and option. Options of methods declare their own."""
     texts: dict[str, dict[str, str]] = load_yaml(Path(__file__).with_name("option_texts.yaml"))
     return texts
 
 
 def find_option_text(kind: str, name: str, option: str) -> str:
-    """Returns what an option of fedray's means. The text is empty for an option of a user's own name.
+    """Returns the description of an option. The text is empty for an option of a user's own object.
 
     Example:
         >>> find_option_text("model", "lstm", "hidden"), find_option_text("model", "mlp", "hidden")
@@ -166,7 +166,7 @@ def find_option_text(kind: str, name: str, option: str) -> str:
 def _explain_options(wanted: str, width: int) -> list[str]:
     """Returns the lines that explain options, one entry for each different meaning.
 
-    `wanted` is an option, or a section, whose options are all explained.
+    `wanted` is an option or a section. All options of a section are explained.
     """
     entries: dict[tuple[str, ...], list[str]] = {}
     for at, option, name, one in _list_all_options():

@@ -236,8 +236,8 @@ def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...
 def _number(tree: Mapping[str, Any], method: object) -> int | None:
     """Returns the default number of clients N, or None if the partition decides it.
 
-    If all tiers have a `number`, N is their sum. Otherwise N is the default of the data set if it generates its
-    clients, else the default of the method.
+    If all tiers have a `number`, N is their sum. Otherwise a data set that generates its clients sets N. For all other
+    data sets the method sets N.
     """
     tiers = [_part(tier).get("number") for tier in _part(tree, "clients", "tiers").values()]
     counted = [number for number in tiers if isinstance(number, int) and not isinstance(number, bool)]
@@ -449,7 +449,10 @@ def _scenario(given: Mapping[str, Any]) -> Scenario:
 
 
 def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tree:
-    """Moves the options of a section with a `name` into its key `options`. Changes nothing if it is no mapping."""
+    """Moves the options of a section with a `name` into its key `options`.
+
+    Changes nothing if the section is no mapping.
+    """
     if path:
         inner = tree.get(path[0])
         return {**tree, path[0]: _fold_named(inner, path[1:], kind)} if isinstance(inner, Mapping) else dict(tree)
@@ -652,12 +655,12 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
     """Returns the keys that suffice to give a scenario.
 
-    Left out are defaults of its method, and keys that have no effect.
+    The defaults of the scenario's method are left out, and so are keys without an effect.
 
     Args:
         scenario: a resolved scenario without a table.
-        given: the keys that a user has set. Only those keys are dropped that the method sets to the same value by
-            default. If `given` is None or a resolved scenario, all defaults are dropped.
+        given: the keys that a user has set. Such a key is dropped only if the method sets the same value by default. If
+            `given` is None or a resolved scenario, all defaults are dropped.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

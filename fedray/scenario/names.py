@@ -251,7 +251,7 @@ class _Own(NamedTuple):
     """A name that a user added.
 
     Attributes:
-        text: a description of one line, for `fedray list`.
+        text: a one-line description, for `fedray list`.
         options: the options with their defaults. None means that no options are declared.
         origin: the module and file that registered the name. None means that these are not known.
         thing: the object that the name stands for.
@@ -369,7 +369,7 @@ def allow_name(
     Args:
         kind: one of `KINDS`.
         name: the name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
-        text: a description of one line, for `fedray list`.
+        text: a one-line description, for `fedray list`.
         options: the options of the name with their defaults. None allows any options with plain values.
         origin: the module and file that registered the name. None means that these are not known.
         thing: the function or object that the name stands for.

@@ -140,7 +140,7 @@ def value_at(scenario: Scenario, key: str) -> Any:
 
 
 def is_stack(scenario: Scenario) -> bool:
-    """Returns whether the method trains several networks, which a rule combines, or which are architectures of FedDF.
+    """Returns whether the method trains several networks: those of a stack, or the architectures of FedDF.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns the words that follow a method's name if it cannot train without rounds, or an empty text if it can.
+    """Returns why a method cannot train without rounds, as words after its name. The text is empty if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -169,7 +169,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 def _explain_need(c: Case) -> str:
     """Returns why a key has no effect: a second key does not have the value that the first key needs.
 
-    If the key needs no second key, or its value fits, the text is empty.
+    The text is empty if the key needs no second key, or if the value of the second key fits.
     """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None

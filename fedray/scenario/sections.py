@@ -82,7 +82,7 @@ class ClientKeys:
             every day.
         device: the devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
             tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
-            processors. `cpu` takes processors and leaves reserved GPUs unused, so you can try on any machine how
+            processors. `cpu` takes processors and leaves reserved GPUs unused. With it you can try on any machine how
             actors share GPUs.
         tf32: whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
@@ -263,7 +263,7 @@ class DataSpec:
     """The specification of a data set for scenarios.
 
     Attributes:
-        text: a description of one line, for `fedray list`.
+        text: a one-line description, for `fedray list`.
         options: the keys in the section `data` that only this data set has.
         natural: whether the samples already belong to clients. The default partition is then `natural`.
         clients: the default number of clients, N, for a data set that generates its clients. It is None for other data

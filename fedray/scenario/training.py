@@ -150,7 +150,7 @@ class CompressKeys:
     Attributes:
         kind: the kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
             entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
-        ratio: the share of the entries of an upload that a client with one model sends.
+        ratio: the share of its update's entries that a client with one model sends.
         resource_ratio: the number of entries that a client with several models may send in total, divided by the number
             that a client with one model sends (r of SHEFL). None means the number of models that the client trains, so
             that every model is compressed with the same ratio.
@@ -248,9 +248,9 @@ class EvaluateKeys:
             shape. The predictions for these inputs should be less certain than predictions for test samples. None means
             no such inputs.
         metrics: names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
-            `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every member
-            (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with `by_tier`
-            tiers.
+            `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every model of the
+            ensemble (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with
+            `by_tier` tiers.
         positive: the name or number of the positive class, if there are two classes. None means the second class.
     """
 
@@ -289,8 +289,8 @@ class CheckpointKeys:
     Attributes:
         every: the number of rounds from one checkpoint to the next.
         keep: the number of newest checkpoints that stay on the disk.
-        best: name of a metric. The models of the round in which the mean of the metric over replicates and folds was
-            best are saved, too. None means that no such models are saved.
+        best: name of a metric. The best round is the one with the best mean of this metric over replicates and folds.
+            Its models are saved, too. None means that no such models are saved.
     """
 
     every: int = opt.key(10, opt.whole(1, 10**7))

@@ -48,8 +48,8 @@ def save_checkpoint(
         private: The clients' private vectors by name. None means that there are no such vectors.
         keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest other
             checkpoints.
-        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and those of its own file
-            with the state.
+        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and also the size and the
+            digest of its own file with the state.
 
     Returns:
         The folder of the checkpoint.
@@ -92,9 +92,9 @@ def save_checkpoint(
 
 
 def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns equal tensors that are contiguous and share no memory, because safetensors refuses others.
+    """Returns equal tensors that are contiguous and share no memory, as safetensors requires.
 
-    A user's server may keep the models themselves, or a slice of them.
+    Tensors share memory, for example, if a user's server keeps a slice of the models.
     """
     found: dict[str, torch.Tensor] = {}
     held = set[int]()

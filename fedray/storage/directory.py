@@ -127,7 +127,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables that end after a round. Removes the models of the best round, too, if it is later."""
+    """Removes the parts of tables that end after a round. If the best round is later, its models are removed, too."""
     for table in run_files.TABLES:
         for number, part in run_files.list_parts(out, table).items():
             if number > round:

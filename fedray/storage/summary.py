@@ -80,7 +80,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
     If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
     3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
-    at which `evaluate.target` was first reached. They are absent if it was not reached.
+    at which `evaluate.target` was first reached. These three are absent if the target was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -288,7 +288,9 @@ def describe_partition(study: Study) -> str:
 
 
 def write_partition(out: Path, study: Study) -> None:
-    """Writes which client holds which training samples in every replicate and fold. Keeps a file with this content.
+    """Writes which client holds which training samples in every replicate and fold.
+
+    A file that already has this content is not written again.
 
     Raises:
         BadInput: The file exists, but this user may not read it.
@@ -640,7 +642,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
 
     Raises:
         BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. The error is also
-            raised if a run that had the new length from the start would differ from the longer run.
+            raised if the longer run would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)

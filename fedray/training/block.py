@@ -98,8 +98,8 @@ class Block(NamedTuple):
         anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
         wants_change: Whether compiled engines return `final - start` instead of `final`.
-        reading: The values that a user's or method's code in local training may use. None means round 0, and `start` as
-            the models that clients received.
+        reading: The values that a user's or method's code in local training may use. With None the round is 0, and the
+            models that clients received are `start`.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
         drops: The rules by which inputs of linear layers are dropped. The masks are computed from `keys`. Without rules
             there is no dropout, or the module itself draws its masks.
@@ -226,7 +226,7 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 
 
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
-    """Returns for each of J jobs the sum `|a|_1` of the weights with which its SGD steps' gradients enter the model.
+    """Returns for each of J jobs the sum `|a|_1` of the weights of its SGD gradients in the trained model.
 
     Without momentum each weight is 1, so the sum is the number of steps. With momentum rho, a gradient moves the model
     in its own step and in all later steps. If these are m steps in all, its weight is `a = (1 - rho^m) / (1 - rho)`.
@@ -415,7 +415,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
 
     Args:
         rules: The augmentations.
-        x: Raw inputs, `[s, W, B, ...]`. If an augmentation is a user's function, they must be in main memory.
+        x: Raw inputs, `[s, W, B, ...]`. The inputs for a user's function must be in main memory.
         y: Raw targets, `[s, W, B]` or `[s, W, B, q]`.
         steps: The steps and lanes of the batches.
 
@@ -466,7 +466,7 @@ def _call_own(rule: Augmentation, x: Tensor, y: Tensor, keys: rng.Keys, steps: S
 def _put(rows: Tensor, place: Any, found: Tensor) -> Tensor:
     """Writes `found` at the index `place` of an array of samples, and returns the array.
 
-    If types differ, it becomes float.
+    If types differ, the array becomes float.
     """
     rows = rows if found.dtype == rows.dtype else rows.float()
     rows[place] = found

@@ -163,7 +163,7 @@ class _Reader(TorchDispatchMode):
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
         """Returns the layers that compute an operation.
 
-        `out` is its result. `asked` has its arguments by torch's names.
+        `out` is the operation's result. `asked` has its arguments, with the names that torch gives them.
         """
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:

@@ -229,7 +229,7 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many models of d parameters are trained together. All of them have at most `floats` parameters."""
+    """Returns how many models of d parameters are trained together. Together they have at most `floats` parameters."""
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
@@ -240,7 +240,7 @@ def _loop_engine(d: int, why: str) -> Engine:
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint which plain layers would be trained faster, or '' if layers of other kinds have parameters."""
+    """Returns a hint about layers that would be trained faster. It is '' if layers of other kinds have parameters."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"

@@ -1,4 +1,4 @@
-"""Trains clients whose loss or optimizer is a function of a method or of a user.
+"""Trains clients whose loss or optimizer is a function that a method or a user has written.
 
 A lane is one client that trains. Lanes are trained together if `torch.func.vmap` can map the functions over lanes.
 Otherwise one lane is trained after another.
@@ -51,7 +51,7 @@ class LaneBatch(NamedTuple):
         previous: The model with which the client's last training ended, `[d]`.
         ensemble: All models at the beginning of the round, `[K, d]`.
         size: Number of training samples of the client.
-        shared: The part for this model of the tensor that the server sends for the loss (`LocalLoss.shared`).
+        shared: This model's row of the tensor that the server sends for the loss (`LocalLoss.shared`).
     """
 
     x: Tensor
@@ -102,7 +102,7 @@ def last_layer(layout: Layout) -> str:
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
     """Returns a context with a list.
 
-    Every forward pass in the context writes the inputs of the network's last layer into it.
+    Every forward pass in the context writes the inputs of the network's last layer into the list.
 
     If `wanted` is false, nothing is written.
 
@@ -142,7 +142,7 @@ def read_features(net: Net, watched: Watched) -> Tensor:
 
 
 class LaneCode(NamedTuple):
-    """The network and the settings of a training with code.
+    """The network and the settings of a training with a method's or user's code.
 
     Attributes:
         net: The network.

@@ -79,10 +79,10 @@ class LaneTask(ctypes.Structure):
 
 
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
-    """Returns from how many steps on a client with a single batch should be trained as a *still* lane.
+    """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
     A still lane computes its steps from products of its samples (`lane.h`). It must take at most half of the operations
-    of an ordinary lane. The result is 0 if it never does. Only multiply-adds of the first layer count, for `rows`
+    of an ordinary lane. The result is 0 if this is never so. Only multiply-adds of the first layer count, for `rows`
     samples. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a still lane take `2 rows inputs
     outputs + rows^2 inputs + S rows^2 outputs`.
 
@@ -94,7 +94,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns from how many steps on a client is trained as a *still* lane. 0 means never.
+    """Returns the least number of steps for which a client is trained as a *still* lane. 0 means never.
 
     `count_least_steps` explains still lanes. `inputs` and `outputs` are those of the first layer.
     """
@@ -126,7 +126,7 @@ class Kernel(NamedTuple):
 
     Attributes:
         name: The names of the kernel's functions in the library begin with this name.
-        prefix: Modules before the first layer, which torch computes.
+        prefix: Modules before the first layer. torch computes them.
         reads_flat: Whether the modules in `prefix` only reshape their inputs, so that the kernel may read the stored
             data directly.
         describe: A function that takes a task, a network and the shape of an input. It writes the network into the

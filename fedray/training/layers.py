@@ -118,7 +118,7 @@ def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
 
 
 def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> list[Tensor]:
-    """Returns the inputs of every layer, and then the outputs of the last layer, `[lanes, B, .]` each for B samples.
+    """Returns the inputs of every layer, and then the outputs of the last layer, `[lanes, B, .]` each.
 
     `x` are the inputs of the first layer. Only the first `lanes` models of `params` are computed.
     """
@@ -160,7 +160,7 @@ Descent = Callable[[LayerStack, list[Tensor], Tensor, int], "Tensor | None"]
 
 
 def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradient of a weighted loss in the outputs, `[W, B, C]`, and the loss of each of W clients.
+    """Returns the gradient of a weighted loss with respect to the outputs, and the loss of each of W clients.
 
     `z` are the outputs, `[W, B, C]`. `y` are labels `[W, B]` or targets `[W, B, q]`. `weight` is the weight of each
     sample, `[W, B]`.
@@ -500,7 +500,7 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
     """Returns the raw outputs `[M, n, C]` of M models with convolutions. Each model has its own inputs.
 
     `rows` are the models, `[M, d]`, and `x` are the inputs, `[M, n, channels, height, width]`. `split_net` must be able
-    to cut the network. To save memory, some models and some inputs are computed at a time.
+    to cut the network. To save memory, only some models and some inputs are computed at a time.
     """
     cut = split_net(net.module)
     assert cut is not None
@@ -540,7 +540,8 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
 def _fold(x: Tensor) -> Tensor:
     """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
 
-    s steps, W lanes, batches of B images. The strides are those of channels last even if there is only one channel.
+    There are s steps, W lanes, and B images in a batch. The strides are those of channels last even if there is only
+    one channel.
     """
     s, w, b, c, h, v = x.shape
     n = w * c

@@ -235,7 +235,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns the tensors of a client's model, and a step that is recorded as a CUDA graph, now or soon.
+    """Returns the tensors of a client's model, and a step that is already or will soon be recorded as a CUDA graph.
 
     If the last recorded step had the same network and settings, its tensors are returned with the values of `fresh`.
     Otherwise `fresh` is returned with a new step.
@@ -314,9 +314,9 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Returns whether a module accepts images with channels last in memory. A trial finds it out.
 
-    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are not tried, and the
-    result is False: torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2).
-    `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
+    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are not tried, because
+    torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2). The result is then
+    False. `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
     """
     narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
     unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
@@ -405,7 +405,7 @@ def find_refusal(net: Net, example: Tensor) -> str | None:
 def train_vmap(net: Net, block: Block) -> Trained:
     """Trains every lane (client) of a block. Each step is one call of `torch.func.vmap` for all lanes.
 
-    `find_refusal` and `find_mixing` must have found no reason against it.
+    `find_refusal` and `find_mixing` must have found no reason against `vmap`.
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)

@@ -36,7 +36,7 @@ def name_storage(storage: str) -> str:
 
 @contextmanager
 def explain_storage(storage: str) -> Iterator[None]:
-    """Turns an error about a storage into an error of one line.
+    """Turns an error about a storage into a one-line error.
 
     The error may come from Optuna, from one of its drivers or from the file system.
 
@@ -127,7 +127,7 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened. Unless the study is resumed, no study in the storage may have its name.
+    """Checks that a storage can be opened. The name of a new study must not be in use there.
 
     `url` is the URL of the storage. None means that the study has a journal file. Such a file is not checked.
 

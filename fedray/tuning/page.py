@@ -44,8 +44,8 @@ class View(NamedTuple):
         trials: all trials of the sweep.
         done: the complete trials whose values are all finite.
         winners: the numbers of the winning trials.
-        curves: two arrays `[rounds]` by the number of the trial. They are the evaluated rounds, and the values of the
-            metric of `pick_course` in these rounds.
+        curves: two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
+            rounds. The metric is that of the objective that `pick_course` returns.
         idle: for each objective, the keys of the parameters that cannot change its value. It is empty if there are
             none.
     """
@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over rounds: the first with a score in every round, or else the first total.
+    """Returns the objective to draw over rounds: the first that is no running total, or else the first of all.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -234,12 +234,12 @@ IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """Computes the share of an objective's variance that each parameter explains, by the key of the parameter.
+    """Computes for each parameter the share of an objective's variance that it explains.
 
-    The result is empty with fewer than four trials. fANOVA (Hutter et al., ICML 2014) computes the shares. If a
-    parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the shares instead. Parameters that
-    cannot change the objective are left out, because their shares would be chance. `i` is the number of the objective,
-    from 0.
+    The result is empty if there are fewer than four trials, or if all have the same value. fANOVA (Hutter et al., ICML
+    2014) computes the shares. If a parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the
+    shares instead. Parameters that cannot change the objective are left out, because their shares would be chance. `i`
+    is the number of the objective, from 0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}
@@ -480,7 +480,7 @@ def _list_rows(
 ) -> Table:
     """Returns header and rows of a table of trials.
 
-    It has their values, standard errors (if known), parameters, and more.
+    The table has the values of the trials, standard errors (if known), parameters, and the columns `last`.
     """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
@@ -500,7 +500,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence that counts the trials within one standard error of the best. It is empty without errors."""
+    """Returns a sentence that counts the trials within one standard error of the best. It is '' without errors."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:

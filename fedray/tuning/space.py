@@ -623,9 +623,9 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields each parameter with the values of trials that use it at one of its ends.
+    """Yields for each end of each parameter the parameter, and the values of a trial that uses this end.
 
-    The first check of a sweep tries these trials. The ends are all choices, or the lowest and the highest value.
+    A sweep is first checked with these trials. The ends are all choices, or the lowest and the highest value.
     """
     known = {parameter.key: parameter for parameter in space}
 
@@ -653,8 +653,8 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
     """Reads from a trial's row of `trials.parquet` the scenario keys that the trial set, with their values.
 
-    `cells` has the field `params` of the row, by column. A cell is None if the trial has no value for this parameter,
-    or if the value is None.
+    `cells` is the field `params` of the row, a mapping from column to cell. A cell is None if the trial has no value
+    for this parameter, or if the value is None.
 
     Example:
         >>> space = read_space({"predict.gamma": [None, 5.0], "model.hidden": [[8], [16]]})

@@ -231,7 +231,10 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
 
 
 def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if there are too few trials for the sampler to learn from. It then proposes all trials at random."""
+    """Warns if there are too few trials for the sampler to learn from.
+
+    The sampler then proposes all trials at random.
+    """
     keys = {"nsga2": ("population", sweep.sampler.population)}
     if "sampler" in sweep.source:  # the file names tpe itself
         keys["tpe"] = ("startup", sweep.sampler.startup)
