@@ -131,8 +131,7 @@ class WeightedRows(NamedTuple):
 
         If there are no samples, the mean is NaN.
 
-        Equal weights give the plain mean, so that the mean of ones is exactly 1. A sum of 13 weights of 1 / 13 would be
-        less than 1, because of rounding.
+        Equal weights give the plain mean, so that the mean of ones is exactly 1.
 
         Example:
             >>> float(WeightedRows(np.arange(13), np.full(13, 1 / 13)).mean(np.ones(13)))
@@ -263,7 +262,7 @@ def value_each(
 
     The values are computed from the client's predictions.
 
-    The predictions of all clients are never in memory at once, because thousands of clients may have their own models.
+    The predictions of all clients are never in memory at once.
 
     Args:
         clients: Ids of the clients, `[N]`.

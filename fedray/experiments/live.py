@@ -40,7 +40,7 @@ class Heard:
         said: Whether a line about this phase was printed.
         pause: The number of seconds that may pass without a line.
         shown: Whether a live display shows the phase. If so, no lines are printed.
-        tell: A function that is called with each new phase, for displays that do not read `phase`.
+        tell: A function that is called with each new phase.
     """
 
     def __init__(self) -> None:

@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: the score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline. Each text is the cost at which the score was measured, as a
-            share of `at`, or `-` if there is no score.
+        read: two texts, for the run and for the baseline. Each text tells where the score was measured, as a share of
+            `at`, or is `-` if there is no score.
     """
 
     metric: str

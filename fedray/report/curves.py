@@ -418,7 +418,7 @@ def draw_mean_line(
 ) -> None:
     """Draws the mean over worlds. If there are several, adds a band of one standard deviation.
 
-    A *world* is one replicate of one fold. The width of the line is in points. The band of a thin line is fainter.
+    A *world* is one replicate of one fold. The width of the line is in points.
     """
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)

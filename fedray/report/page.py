@@ -91,9 +91,6 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what 
 def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -> str:
     """Fills the template `report.html.j2` with values and returns the page.
 
-    A browser runs only the script of the page itself, because the security policy of the page names the digest of this
-    script.
-
     Example:
         >>> page = fill_template(title="nothing", facts=[], runs=[])
         >>> page.count("<script"), page.count("http-equiv")  # its own script and its numbers; its security policy
@@ -465,10 +462,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions of `draw_plot` by name. They draw pictures of the report, and scores of the run.
-
-    Two pictures also have a short name.
-    """
+    """Returns the functions of `draw_plot` by name. They draw pictures of the report, and scores of the run."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]

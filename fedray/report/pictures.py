@@ -450,8 +450,7 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
     """Shortens the numbers of traces. Returns the traces, and n if only every n-th point of long lines is kept.
 
-    Numbers keep five digits (seven on the x axis). A value that all bars have in common is kept once. Long lines keep
-    every n-th point, and the last point.
+    Numbers keep five digits (seven on the x axis). Long lines keep every n-th point, and the last point.
     """
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
@@ -552,7 +551,7 @@ def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Ite
 
 
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Places two successive pictures of half width side by side. One that remains stands alone."""
+    """Places two successive pictures of half width side by side. A remaining picture stands alone."""
     paired: list[Picture] = []
     waiting = False  # waits for a neighbor
     for picture in pictures:

@@ -198,8 +198,7 @@ def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in a fixed order, and compute in full float32 unless `tf32` is True.
 
     By default, torch's convolutions round their inputs to 10 bits (TF32), and may add gradients in any order. Then two
-    equal runs end in different bits. Some operations of a user's own modules may also add in any order. If an operation
-    has no deterministic version, torch warns.
+    equal runs end in different bits. If an operation of a user's module has no deterministic version, torch warns.
     """
     import torch
 

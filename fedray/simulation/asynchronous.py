@@ -666,8 +666,6 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 class Versions:
     """Stores the older versions of models from which unfinished jobs have started.
 
-    Versions that are no longer needed are freed before training and before a checkpoint.
-
     Attributes:
         now: For each row of the state, the number of server steps that have changed its model, `[M]`.
     """
@@ -746,10 +744,7 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Copies a row of the state, `[1, d]`, so that the other rows need not stay in memory.
-
-    A state with a single row is not copied, because nothing changes the tensors of a state in place.
-    """
+    """Copies a row of the state, `[1, d]`, so that the other rows need not stay in memory."""
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 

@@ -547,8 +547,8 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     """Returns what jobs cost. The costs include what clients compute besides training.
 
     A step that passes over its batch several times counts as several steps (`Local.count_work`). Samples that are used
-    outside training count in batches of the same size. A client that reports its loss of each of K models computes K
-    forward passes.
+    outside training count as further steps of the same batch size. A client that reports its loss of each of K models
+    computes K forward passes.
 
     Args:
         study: The objects of the run.
