@@ -35,10 +35,10 @@ class Form(NamedTuple):
 
     Attributes:
         name: Name of the form in messages.
-        is_it: Function that returns whether an object has this form. If the object is a `Path`, it must exist.
+        is_it: Function that returns whether an object has this form. It gets a `Path` only if the path exists.
         open: Function that reads an object of this form with the given options.
         options: Names of the options that act on this form. Other options are refused. None means that `open` itself
-            refuses options without effect.
+            checks the options.
         join: Function that joins the data of several clients to one data set. It is the same function for all forms
             that can be joined to each other. None means that data of this form cannot be given client by client.
     """
@@ -70,7 +70,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data, with `~` in a path expanded, and the form of the data.
 
-    If `of_client` is True, the data belong to a single client of several. Forms that cannot be joined are then refused.
+    If `of_client` is True, the data are those of one client of several, and must have a form that can be joined.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
@@ -313,9 +313,9 @@ def adapt(
             folder of pictures for each class, or of a folder with a table for each client; or a mapping from clients,
             or from parts (`train`, `test`), to any of these.
         target: The column to predict, or several columns for a regression with several targets.
-        input: The input columns, which are a single column of pictures, lists or text, or columns of numbers and
-            categories. None means the only column of pictures, lists or text. If there is no such column, it means all
-            columns except target and group.
+        input: The input columns: either one column of pictures, lists or text, or columns of numbers and categories.
+            None means the only column of pictures, lists or text. If there is no such column, it means all columns
+            except target and group.
         group: The column that names the natural client (such as a hospital) of each sample.
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
             test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
@@ -379,7 +379,7 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` has values by dotted key, such as `data.target`. Every key of `data` that no scenario has is taken as an
+    `overrides` has values by dotted key, such as `data.target`. A key of `data` that is no key of a scenario is an
     option of `adapt`.
 
     Raises:
@@ -401,7 +401,7 @@ def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns whether YAML has the type of a value, and the types of all values inside it."""
+    """Returns whether a value and all values inside it have types of YAML."""
     if isinstance(value, Mapping):
         return all(is_plain(inner) for inner in value.values())
     if isinstance(value, list | tuple):
@@ -410,7 +410,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data. Returns None if the samples would have to be read for that."""
+    """Returns a name and a key that identify data, or None if this would require reading the samples."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:

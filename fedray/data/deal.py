@@ -53,10 +53,10 @@ def pack_partition(
 ) -> bytes:
     """Returns the content of a partition file as bytes.
 
-    The column `row` has the index of each training sample. The column `given_row` has the index of the same sample in
-    the data that the user gave, if it is known. A world is one replicate of one fold of the data, and the worlds of a
-    replicate follow each other. `folds` is the fold of each world. `clusters` has an entry for each world. It is the
-    true cluster of each of the N clients, `[N]`, or None if the clusters are not known.
+    The column `row` has the index of each training sample. The column `given_row` has the sample's index in the data
+    that the user gave, if this index is known. A world is one replicate of one fold of the data. The worlds are ordered
+    by replicate. `folds` is the fold of each world. For each world, `clusters` has the true cluster of each of the N
+    clients, `[N]`, or None if it is not known.
 
     Example:
         >>> import tempfile
@@ -219,10 +219,10 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     """Returns a data set with a copy of all n samples for each of G groups of clients, `[G n]`.
 
-    The images of a copy are rotated by the angle of its group.
+    If `shifts.rotation` is above 0, the images of a copy are rotated by the angle of its group.
 
-    `shifts.rotation` or `shifts.permute_labels` is the number G of groups. This function does not permute labels,
-    because each seed has its own permutation.
+    `shifts.rotation` or `shifts.permute_labels` is G. Labels are not permuted here, because each seed has its own
+    permutation.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -284,7 +284,7 @@ Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a
 
 
 class TestClients(NamedTuple):
-    """The rule by which some clients do not train. The models are tested on the samples of these clients.
+    """The rule that chooses clients that do not train. The models are tested on the samples of these clients.
 
     Attributes:
         wanted: Number of the clients that do not train, their share of all clients, or their names.
@@ -357,10 +357,10 @@ def _pool(dealt: Dealt) -> Dealt:
 
 
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
-    """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns it, and the new fold of each pair.
+    """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns the data set and the new folds.
 
     `test` has, for each pair, the samples of the clients that do not train. All other samples are the training samples
-    of the new fold, and their statistics standardize it. Columns that the data set does not standardize (mean 0,
+    of the new fold, from which its statistics are computed. Columns that the data set does not standardize (mean 0,
     standard deviation 1) stay unstandardized.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
@@ -428,7 +428,7 @@ def build_shards(
         name: Name of the partition.
         options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
-        seeds: Seed of each replicate. Each draws the random numbers for the partition of its folds.
+        seeds: Seed of each replicate. It determines the partitions of the replicate's folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
@@ -438,7 +438,7 @@ def build_shards(
             `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
-        unseen: The rule by which some clients do not train. None means that all clients train.
+        unseen: The rule that chooses clients that do not train. None means that all clients train.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -558,7 +558,7 @@ def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
 
 
 def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns a function that takes indices of samples and a random generator, and returns their `Cut`."""
+    """Returns a function that deals samples. It takes their indices and a random generator, and returns a `Cut`."""
     name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}

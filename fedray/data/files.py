@@ -51,8 +51,7 @@ def find_data_root(root: Path | None) -> Path:
 def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
     """Returns the path of a file or folder that a user names in a scenario, with `~` expanded.
 
-    `kind` is `file`, `folder` or `file or folder`. `wanted` describes what the user should name. The error says it if
-    the path is missing.
+    `kind` is `file`, `folder` or `file or folder`. If the path is missing, the error tells the user to give `wanted`.
 
     Raises:
         BadInput: The path is missing, or there is no file or folder of this kind at the path.
@@ -141,7 +140,7 @@ def untar(name: str, source: Path, target: Path) -> None:
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
     """Returns path, size and time of the last change of a file, or of each file in a folder.
 
-    So it shows whether data have changed.
+    If data have changed, the result changes.
     """
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]

@@ -108,7 +108,7 @@ def find_names(data: Dataset, group: str | None) -> Array | None:
 
 
 def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
-    """Returns the names of clients. A name is the value in a column that all samples of a client share.
+    """Returns the names of clients. A client's name is the value that all its samples have in a column.
 
     Returns an empty tuple if there is no column, if the values of a client's samples differ, or if two clients have the
     same value.
@@ -124,7 +124,7 @@ def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
 def count_withheld(size: IntArray, fraction: float) -> IntArray:
     """Returns how many samples of each client are withheld: `size * fraction`, rounded down.
 
-    A fraction of 0.29 of 100 samples gives 29 samples despite rounding errors.
+    For 100 samples and a fraction of 0.29, the result is 29, although `100 * 0.29` is below 29 in floating point.
     """
     count: IntArray = np.floor(size * fraction + 1e-9).astype(np.int64)
     return count
@@ -321,7 +321,7 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Sorts the samples by a column, cuts them into spans of equal length, and deals one span to each client in order.
+    """Sorts samples by a column, cuts them into N spans of equally many samples, and deals span i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
     order. Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers
@@ -423,8 +423,8 @@ def dirichlet_clients(
 
     Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting scales
     the rows of the table `n_i q_ic` to the sizes n_i, then its columns to the number of samples of each class, and
-    repeats this. As a result, every sample is dealt and every size is exact. The partition `dirichlet` draws one vector
-    over the clients for each class instead.
+    repeats this. As a result, every sample is dealt and every size is exact. In contrast, the partition `dirichlet`
+    draws each class's shares of the clients.
 
     Source: Hsu et al. 2019 (shares of the classes; in that paper, the prior is the distribution of classes in the
     data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
@@ -437,7 +437,7 @@ def dirichlet_clients(
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
         sizes: The N exact sizes, or the name of a law of sizes. The laws are `equal`, and `lognormal`, `power_law` and
             `exponential` as in the partitions of these names.
-        skew: Parameter of the law: `sigma`, `exponent` or `rate` of the partition with the name of the law.
+        skew: Parameter of the law: `sigma` of `lognormal`, `exponent` of `power_law`, or `rate` of `exponential`.
         min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
@@ -599,7 +599,7 @@ def dirichlet(
 ) -> Cut:
     """Deals the samples of each class in proportions drawn from a symmetric Dirichlet(alpha) over the clients.
 
-    The partition `dirichlet_clients` draws one vector over the classes for each client instead.
+    In contrast, the partition `dirichlet_clients` draws each client's shares of the classes.
 
     Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). That code
     draws everything again until each client has 10 samples. Here, clients with fewer than `min_rows` samples get
@@ -701,7 +701,7 @@ def deal_by_function(
 
     Raises:
         BadInput: The function raised an error, did not use an option, or returned different samples when it was called
-            a second time. Or it did not return the samples of N clients, with each sample at most once.
+            a second time. Or it did not return N arrays of samples, or returned a sample twice.
 
     Example:
         >>> def halves(labels, clients, generator, options):

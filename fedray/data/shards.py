@@ -59,13 +59,13 @@ class Fetched(NamedTuple):
 
 
 class Standardization(NamedTuple):
-    """The statistics by which compiled kernels standardize samples themselves.
+    """The statistics with which compiled kernels standardize samples.
 
     Kernels train W jobs at once, each in a lane. If inputs or targets are not standardized, their two statistics are
     None.
 
     Attributes:
-        world: The row, in the arrays below, of each lane's statistics, `[W]` int64. Each array has R rows.
+        world: For each lane, the row of its statistics in the arrays below, `[W]` int64. Each array has R rows.
         shift: Mean to subtract from the inputs, `[R, *s]` float32.
         scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
         y_shift: Mean to subtract from the targets, `[R, q]` float32.
@@ -90,7 +90,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Pair of whether inputs, and whether targets, are used without standardization.
+        plain: Two truth values: whether inputs are used without standardization, and whether targets are.
     """
 
     kind: str
@@ -230,7 +230,7 @@ class Shards(Protocol):
     def cluster_test(self, world: int, client: int) -> IntArray | None:
         """Returns the indices in `test(world)` of the samples of the client's cluster, `[n]`.
 
-        None means that all test samples suit all clients.
+        None means that every client is tested on all test samples.
         """
         ...
 
@@ -348,7 +348,7 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Selects the entries of the clients that train. `values` has an array of all clients for each world."""
+        """Selects the entries of the clients that train. Each array in `values` has all clients of a world."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
@@ -571,9 +571,9 @@ def _hash_text(text: str) -> str:
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Returns the number of each client's training samples of each class, `[N, C]`.
+    """Counts each client's training samples of each class by the labels used in training, `[N, C]`.
 
-    Clients train with these labels. Only the first `EVALUATED_CLIENTS` clients are counted.
+    Only the first `EVALUATED_CLIENTS` clients are counted.
 
     Raises:
         BadInput: The data set is a regression and has no classes.

@@ -144,7 +144,7 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place. Bytes are rounded and stay bytes."""
+    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place. Noisy bytes are rounded to bytes."""
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
     for start in range(0, len(rows), each):
@@ -198,7 +198,7 @@ class LabelNoise(NamedTuple):
         """Draws the kind of labels of each client in each of R worlds, `[R, N]`: 0 (true), `FLIPPED` or `NOISY`.
 
         Raises:
-            BadInput: A share above 0 is less than half a client.
+            BadInput: A share is above 0, but is less than half a client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):

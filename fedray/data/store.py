@@ -269,8 +269,7 @@ def load_printers(
 
     Args:
         root: Folder of data files. None means the usual folder.
-        speed: Speed that is used as input: `nominal` (from the file name) or `measured` (column 0, which hardly exceeds
-            43).
+        speed: Speed that is used as input: `nominal` (from the file name) or `measured` (column 0 of the file).
         test_speed: Nominal speed of the test samples.
     """
     folder = find_file(root, "printers", ["printer_vibration", "printers"], "*Printer*_Speed*.csv", fetchable=False)
@@ -418,7 +417,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines that LEAF's parser finds in 36 plays for each role, by its name (`play_ROLE`).
+    """Returns the lines of each role in 36 plays, by its name (`play_ROLE`), as LEAF's parser finds them.
 
     Roles with at most two lines are left out.
     """
@@ -634,7 +633,10 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 
 
 def _fetch_uci(name: str, root: Path) -> Path:
-    """Downloads a UCI data set and its splits of Gal's Dropout experiments. The folder appears when it is complete."""
+    """Downloads a UCI data set and its splits from Gal's Dropout experiments.
+
+    The folder appears when it is complete.
+    """
     import shutil
     import tempfile
     from urllib.request import urlopen

@@ -77,8 +77,8 @@ def make_cubic(
         seed: Seed of the random numbers.
         clients: Number of clients.
         samples: Number of samples of each client.
-        standardise: Whether inputs and targets are standardized, as FedAG standardizes all data. Raw targets reach 64,
-            on which plain SGD would diverge.
+        standardise: Whether inputs and targets are standardized, as in FedAG. Plain SGD would diverge on raw targets,
+            which reach 64.
     """
     draw = rng.stream(seed, "cubic")
     x = draw.uniform(-4.0, 4.0, (clients, samples))
@@ -173,8 +173,8 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world, which is one replicate of one fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Size of the server's data. The server gets the samples of further generated clients. The number of
-                these clients is this share of N, or of `EVALUATED_CLIENTS` if N is larger.
+            server: Number of further generated clients whose samples the server gets, as a share of N, or of
+                `EVALUATED_CLIENTS` if N is larger.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
                 N clients then pools the samples of `owners / N` of them. None means no pooling.

@@ -99,7 +99,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
 def _share(found: Range, train: Range) -> float:
     """Divides the range of each column by its range in training, and returns the median of the ratios.
 
-    Only columns that vary count. The result is 1 if fewer than two columns vary.
+    Constant columns are left out. The result is 1 if fewer than two columns vary.
     """
     width, whole = found.high - found.low, train.high - train.low
     vary = (width > 0) & (whole > 0)
@@ -332,8 +332,7 @@ class Dataset(NamedTuple):
         ood: Out-of-distribution inputs from `evaluate.ood`, `[m, *s]`, which belong to none of the classes. None means
             that there are no such inputs.
         standardized: Whether networks get standardized inputs. Otherwise they get the inputs unchanged.
-        unit: Number by which pixels are divided for networks, instead of being standardized. None means that
-            `standardized` decides.
+        unit: Number by which pixels are divided instead of being standardized. None means that `standardized` decides.
         origin: Constants that were subtracted from all inputs in float64, `[*s]`. None means that nothing was
             subtracted. Means, standard deviations and `ood` refer to the inputs after the subtraction.
     """
@@ -372,7 +371,7 @@ class Dataset(NamedTuple):
 
     @property
     def scaling(self) -> Moments:
-        """The values to subtract from inputs, and the values by which to divide then, `[F, *s]` each for F folds."""
+        """The values to subtract from the inputs, and then the values to divide by, `[F, *s]` each for F folds."""
         if self.unit is None and self.standardized:
             return self.shift, self.scale
         return 0 * self.shift, 0 * self.scale + np.float32(self.unit or 1)

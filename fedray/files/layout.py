@@ -73,7 +73,7 @@ class PictureFolders(NamedTuple):
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """Returns which of some names mean the training part and the test part, or None if no name means a part.
+    """Finds the names that mean the training part and the test part. Returns None if no name means a part.
 
     Other names are allowed only if one name means the training part and one means the test or validation part. `test`
     is the name of the test part that the user gives. None means that the test part is found by its name.

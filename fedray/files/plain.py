@@ -122,7 +122,7 @@ def expand_user_path(key: str, text: str) -> Path:
 
 
 def explain_missing_path(path: Path, what: str) -> str:
-    """Returns advice for a path in a scenario that does not exist. A relative path starts at the working directory.
+    """Returns advice about a missing path in a scenario. A relative path starts at the working directory.
 
     `what` is the kind of the missing path, such as `file`.
 

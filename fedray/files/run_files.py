@@ -1,4 +1,7 @@
-"""Reads the files of a run directory. Errors are one line that names the file. Lists the columns of the tables."""
+"""Reads the files of a run directory. An error message is one line with the name of the file.
+
+This module also lists the columns of the tables.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,9 @@ def write_sealed(path: Path, entries: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
-    """Reads a JSON object, checks its digest, and returns the other entries. An old file without a digest is accepted.
+    """Reads a JSON object, checks its digest, and returns all entries except the digest.
+
+    An old file without a digest is accepted.
 
     Raises:
         Damaged: The file is missing, holds no JSON object, or was changed.
@@ -231,7 +236,7 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the files of a table's parts, by the last round in each part, in ascending order. Ignores other files."""
+    """Returns the file of each part of a table, by the part's last round, in ascending order. Ignores other files."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -309,7 +314,7 @@ def sum_final_files(out: Path) -> FileSums:
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns sizes and digests of the parts of all tables of a run directory, which old checkpoints do not list."""
+    """Returns sizes and digests of the parts of all tables of a run directory. Old checkpoints do not list them."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
@@ -510,7 +515,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Makes an Arrow table of columns. They get the types in `COLUMNS`, or else float64. NaN becomes an empty cell.
+    """Makes an Arrow table. A column has its type in `COLUMNS`, or else float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names

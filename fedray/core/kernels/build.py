@@ -39,7 +39,7 @@ class InstructionSet(NamedTuple):
     """A set of vector instructions of processors. Each kernel (C function) is built once per set.
 
     Attributes:
-        name: Name of the set. It ends the names of the functions that are built for the set.
+        name: Name of the set. The names of the functions that are built for the set end with it.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.

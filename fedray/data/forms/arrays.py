@@ -387,9 +387,9 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
-    """Converts labels that are numbers written as text to targets.
+    """Converts labels to targets if all of them are numbers written as text.
 
-    It does so if the task is a regression or a number has a decimal point. Otherwise the labels stay text.
+    The task must be a regression, or a number must have a decimal point. Otherwise the labels stay text.
 
     Returns:
         The labels of each part, and whether the user should get a remark about the conversion.
@@ -610,7 +610,7 @@ def is_category(column: Any) -> bool:
 
 
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
-    """Checks that an input column that the user names holds numbers, booleans or text.
+    """Checks that an input column holds numbers, booleans or text. The user has named this column.
 
     Messages mention `key`, the option of `data` by which the user names the column.
 

@@ -284,7 +284,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
 
 
 def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the Hugging Face data sets of several clients to one. A client's may be a folder with a saved data set."""
+    """Joins the Hugging Face data sets of several clients to one. A client may have a folder with a saved data set."""
     import datasets
 
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
@@ -386,10 +386,10 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
     """Converts the samples of all users in LEAF's JSON to a data set. Each user with training samples is a client.
 
-    `train` and `test` are contents of files. Test samples of users who have no training samples get group -1.
+    `train` and `test` are contents of files. Test samples of users who are not in `train` get group -1.
 
     Raises:
-        BadInput: A user has no training samples, or the samples of a user do not fit the samples of other users.
+        BadInput: A user in `train` has no samples, or the samples of a user do not fit the samples of other users.
     """
     names, rows = _read_users(train, reading)
     refuse_empty([len(part.x) for part in rows], names)

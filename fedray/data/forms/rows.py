@@ -40,7 +40,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
     """Converts texts to tokens `[n, L]` int32. Longer texts are cut, and shorter texts are filled with zeros.
 
     Args:
-        texts: The texts, in lists of several texts. Other values are converted to text.
+        texts: The texts, in one or more lists. Values of other types are converted to text.
         tokenizer: A function that takes a text and returns its tokens, a tokenizer of `tokenizers` or `transformers`,
             or the file or name of such a tokenizer.
         length: Number of tokens, L. None means the length of the longest text, at most 256.

@@ -25,7 +25,7 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. If the first line has another delimiter than `delimiter`, uses that delimiter.
+    r"""Reads a table from a text file. If the first line has a different delimiter, uses it instead of `delimiter`.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.
@@ -122,8 +122,8 @@ def choose_columns(
     Args:
         frame: The table. `frame[column]` is a pandas series, and iteration yields the names of the columns.
         targets: Names of the columns to predict.
-        features: Names of the inputs. None means every column of numbers, booleans or categories except targets and
-            group, and `exclude`.
+        features: Names of the inputs. None means every column of numbers, booleans or categories except targets, group
+            and `exclude`.
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
         exclude: Names of columns that are no inputs.
@@ -526,7 +526,7 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 def number_groups(column: Any, known: Any) -> Array:
     """Returns the natural client of each row, `[n]`, as an index in the sorted values of the training samples.
 
-    `known` is the same column of the training samples. Values that are not in this column get -1.
+    `known` is the column of natural clients of the training samples. Values that are not in it get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
