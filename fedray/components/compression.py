@@ -33,7 +33,7 @@ def dense(layout: Layout) -> Compress:
 
 
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
-    """Returns the bytes in which k of d values are sent.
+    """Returns the number of bytes that are sent for k of d values.
 
     The smallest form is taken: with indices, with a bitmap, or dense.
     """
@@ -46,9 +46,9 @@ def keep_by_tier(
     """Returns a function that computes how many entries of its delta a job keeps (SHEFL section 3.2).
 
     The number depends on the tier (class of devices) of the job's client. If a client trains one model, it keeps
-    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models may send
-    `resource_ratio` times as many entries in total, equally many for each model: `min(1, ratio * resource_ratio / m)
-    d`. If `resource_ratio` is None, `ratio d` entries of each model are kept.
+    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models keeps `min(1,
+    ratio * resource_ratio / m) d` entries of each model. If `resource_ratio` is None, `ratio d` entries of each model
+    are kept.
     """
     d = layout.trainable
 
@@ -66,7 +66,7 @@ def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], F
 
     The number is in proportion to the bandwidth of the job's client.
 
-    All uploads then take about equally long. This is future work of the SHEFL paper.
+    All uploads then take about equally long. The SHEFL paper mentions this as future work.
 
     Args:
         layout: Layout of one model.
@@ -148,7 +148,7 @@ def int8(layout: Layout) -> Compress:
 
 
 def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Returns a compression of whole models (d values) that sends only s of the values, compressed by `compress`.
+    """Returns a compression that sends only s of a model's d values. `compress` compresses these s values.
 
     `columns` are the positions of these s values in the model, in ascending order. All other entries of the delta
     arrive at the server as 0.
@@ -180,17 +180,16 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Returns a mask `[d]` that is true for the k entries of largest magnitude. Among equal entries, the first count.
+    """Returns a mask `[d]` that is true for the k entries of largest magnitude.
 
-    For large d, a threshold is guessed from every n-th entry. If at least k entries reach it, only these are searched,
-    which is several times faster.
+    Among equal entries, the first are taken.
     """
     d = len(row)
     if k >= d:
         return torch.ones(d, dtype=torch.bool, device=row.device)
     size = row.abs()
     candidates = size
-    if d > 1 << 16:
+    if d > 1 << 16:  # several times faster: only entries above a threshold, guessed from every n-th entry, are searched
         sample = size[:: max(1, d // 4096)]
         guess = min(len(sample), int(len(sample) * k / d * 1.2) + 16)
         threshold = torch.kthvalue(sample, max(1, len(sample) - guess + 1)).values

@@ -337,10 +337,10 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 
 
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
-    """Returns a function for `Method.join`, if clients train several networks. It trains each network from all uploads.
+    """Returns a function for `Method.join` that trains each of several networks from the uploads of all networks.
 
     Each network has a federated training of its own, with a server of `keeping_server`. `rows` is the order of the
-    models in the states of all these trainings. `fuse` makes the next models of the networks from students, which start
+    models in the states of all these trainings. `fuse` trains students and returns the next models. The students start
     as the models after the servers' steps.
     """
 

@@ -385,7 +385,7 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters of the cavity (the posterior without the client's factor), `[..., 2 p]` float64.
 
     `rows` are models `[..., d]`, which contain the client's factor. A precision below `LEAST` is replaced by `LEAST`.
-    The linear term is not changed.
+    The precision times the mean is not changed.
 
     Example:
         The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
@@ -427,9 +427,10 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a function that changes a trained model, so that the client sends and keeps damped values (PVI).
 
-    Let D be the change of the posterior's natural parameters in local training. The client sends `sent D`: the first 2
-    p values of the model change by it. The client's factor, which is in the model, changes by `kept D`. In PVI both
-    `sent` and `kept` are the damping. `prior` is the precision of the prior, and p is the number of weights.
+    Let D be the change of the posterior's natural parameters in local training. The client sends `sent D`, by which the
+    first 2 p values of the model change. The client's factor, which is in the model, changes by `kept D`. In PVI,
+    `sent` and `kept` are both equal to the damping. `prior` is the precision of the prior, and p is the number of
+    weights.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
@@ -443,9 +444,9 @@ def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Te
 def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
-    The state keeps the natural parameters of the posterior in float64, and the uploads are added to them. If a
-    precision is below `LEAST`, only the model has `LEAST` instead. Float buffers come from `base`, a server that
-    averages.
+    The state keeps the natural parameters of the posterior in float64, and the uploads are added to them. A precision
+    below `LEAST` is replaced by `LEAST` in the model, but not in the state. Float buffers come from `base`, a server
+    that averages.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -486,7 +487,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
     """Returns the models that predict: `draws` draws from each model's Gaussian.
 
-    If `draws` is 0, the Gaussian's mean.
+    If `draws` is 0, the Gaussian's mean predicts.
     """
     models = len(state.models) // len(seeds)
     if draws == 0:
@@ -544,7 +545,7 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
     The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Here n is the
     number of the client's training samples, and `linear` and `precision` describe the client's factor. The loss is
     computed at weights w that are drawn from q. Each step multiplies a precision by `1 + y + y^2 / 2` for some y, so
-    that it stays above 0. At a learning rate of 0 nothing changes.
+    precisions stay above 0. At a learning rate of 0 nothing changes.
 
     Args:
         weights: The weights of the terms of the objective.
@@ -585,7 +586,8 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
     """Returns alpha, the weight of prior times all clients' factors in the next posterior of `step_by_admm`.
 
-    A number is returned as it is. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is `clients`.
+    If `step` is a number, it is returned. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is
+    `clients`.
 
     Example:
         The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.

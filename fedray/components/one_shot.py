@@ -238,7 +238,8 @@ class Mixtures:
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
     """Returns each mode's share of its client's density at w, `[N, M]`, and log p(w), up to a constant.
 
-    w are weights of a network, float64. p(w) is the product of the clients' posteriors, with the prior counted once.
+    w is a vector of a network's weights, float64. p(w) is the product of the clients' posteriors, with the prior
+    counted once.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
@@ -253,7 +254,8 @@ def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the precision of a product of N Gaussians, and the precision times the mean, `[p]` each.
 
-    A client's Gaussian is a mean over its modes, weighted by `share`, `[N, M]`. The prior counts once.
+    The natural parameters of a client's Gaussian are the mean over its modes, weighted by `share`, `[N, M]`. The prior
+    counts once.
     """
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
@@ -303,7 +305,7 @@ class Laplace(NamedTuple):
     trainable: int
 
     def gather(self, sent: Sequence[SentMode]) -> Mixtures:
-        """Computes the posteriors of clients from their uploads, of which there must be one at least."""
+        """Computes the posteriors of clients from their uploads. There must be at least one upload."""
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
         sure, there = torch.ones_like(mean), torch.zeros(len(clients), modes, dtype=torch.bool)
@@ -317,8 +319,8 @@ class Laplace(NamedTuple):
 def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Descent | None = None) -> Server:
     """Returns a server that moves each of M models to a maximum of the product of the clients' posteriors (FedBEns).
 
-    A model starts from the median of its uploads. It moves by the steps in `how`. None means that `climb` computes the
-    maximum. With the weighting `examples`, the curvature of client k is multiplied by n_k, the client's number of
+    A model starts from the median of its uploads. It moves by the steps in `how`. If `how` is None, `climb` computes
+    the maximum. With the weighting `examples`, the curvature of client k is multiplied by n_k, the client's number of
     samples. With `uniform`, all curvatures of a world are multiplied by the mean of the n_k.
     """
     base = servers.mean(rows, weighting)

@@ -1,9 +1,9 @@
 """Trains without a server: models walk over a graph of clients (Fed-ensemble, section V-H).
 
-`make_walks` computes which client has each model in each step, and `walk_schedule` makes a plan of it. A *hop* is the
-move of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed,
-the difference between a model and its random start is sent. Every client can compute the start from the seed. A *world*
-is one seed of one fold of the data.
+`make_walks` computes which client has each model in each step, and `walk_schedule` makes the plans. A *hop* is the move
+of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed, the
+difference between a model and its random start is sent. Every client can compute the start from the seed. A *world* is
+one seed of one fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -75,8 +75,8 @@ class Graph(NamedTuple):
     """An undirected graph of N nodes and E edges. Node i has the neighbors `neighbor[start[i] : start[i + 1]]`.
 
     Attributes:
-        start: For each node, the index in `neighbor` of its first neighbor, and then the length of `neighbor`, `[N +
-            1]`.
+        start: For each node, the position of its first neighbor in `neighbor`, `[N + 1]`. The last entry is the length
+            of `neighbor`.
         neighbor: The neighbors of all nodes, `[2 E]`, in ascending order for each node.
     """
 
@@ -153,7 +153,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         graphs: The graph of each world. Several worlds may share a graph.
         models: Number of models, K.
         seeds: The seed of each world.
-        transition: The rule by which a model moves to a neighbor, which is drawn uniformly. With `uniform` the model
+        transition: The rule by which a model moves. The next client is a random neighbor. With `uniform` the model
             always moves. With `lazy` it moves with probability 1/2. With `metropolis` all clients are visited equally
             often in the long run.
         outages: The nodes and edges that fail.

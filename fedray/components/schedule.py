@@ -31,7 +31,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
 
     Args:
         method: Any method with a server.
-        first: For the name of each additional tensor, a function that makes it before the first round.
+        first: For each additional tensor, by name, a function that makes the tensor before the first round.
         write: The function that updates the additional tensors after each round. It is called after the method's own
             function `remember`.
 
@@ -102,8 +102,8 @@ def find_odds(loss: FloatArray) -> FloatArray:
     """Returns the odds (relative probabilities) with which clients draw their models.
 
     The odds equal the losses. A loss can be negative, because a density may be above 1. If a client has a negative
-    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. These do not depend on the unit of the
-    target.
+    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. Such odds do not depend on the unit of
+    the target.
 
     Args:
         loss: Last loss of each of P clients on each of K models, `[P, K]`. NaN means that the client has not trained
@@ -133,8 +133,8 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
     """Reads the memory of a client selection. Returns each client's last loss, the round of this loss, and Oort's pace.
 
-    Losses and rounds are `[N]`, for the `number` N of clients. The pace is a percentile of the clients' durations. If
-    the state is None, or has no memory of `remember_clients`, no client has trained yet.
+    Losses and rounds are `[N]`, where `number` is N, the number of clients. The pace is a percentile of the clients'
+    durations. If the state is None or has no such memory, the result is as if no client had trained yet.
 
     Example:
         >>> read_memory(None, world=0, number=2)
@@ -204,7 +204,8 @@ class Drawn(NamedTuple):
 
     Attributes:
         client: Ids of the participants, `[P]`.
-        slot: Slot of each participant, `[P]`. A slot is a position among the participants, which may own a permutation.
+        slot: Slot of each participant, `[P]`. A slot is a position among the participants. It may own a permutation of
+            the models.
     """
 
     client: IntArray
@@ -263,8 +264,8 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns how many clients of each tier (class of devices) are invited to a round.
 
-    The round waits for `per_tier` clients of each tier. `factor` times as many are invited, rounded up, and at most all
-    clients of the tier.
+    The round waits for `per_tier` clients of each tier. The number of invited clients is `factor` times as large,
+    rounded up. It is at most the number of clients of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
@@ -391,8 +392,8 @@ def permutation(models: int, rows: str = "client") -> Assignment:
 def balanced(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule that gives all models the same number of jobs, as far as possible.
 
-    All participants follow one permutation of the K models, each with a different cyclic shift. It is drawn every K
-    rounds. In a round, the numbers of jobs of two models differ by at most 1.
+    All participants follow one permutation of the K models, each with a different cyclic shift. A new permutation is
+    drawn every K rounds. In a round, the numbers of jobs of two models differ by at most 1.
     """
 
     def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
@@ -480,7 +481,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
     """Adds checks to a user's kind of schedule. An error is one line that names the mistake.
 
     A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
-    a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If it is empty, they begin with
+    a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If `where` is empty, messages begin with
     `schedule.kind` and the name of the function.
 
     Example:
@@ -521,7 +522,10 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
 
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule that gives each participant one job. It has model 0 until the participant chooses."""
+    """Returns the assignment rule that gives each participant one job.
+
+    The job has model 0 until the participant chooses one.
+    """
 
     def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)

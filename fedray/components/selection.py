@@ -84,8 +84,8 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 
     Candidates are drawn in proportion to their numbers of samples. Those that have never trained are taken first. The
     loss of a client is the one that it sent with its last upload, so candidates compute nothing (the paper's variant
-    rpow-d). `candidates` is their number, at least the number of participants. None means twice as many as
-    participants.
+    rpow-d). `candidates` is the number of candidates, at least the number of participants. None means twice the number
+    of participants.
 
     Source: Cho, Wang and Joshi 2020 (power-of-choice, section 3 and appendix).
     """
@@ -122,7 +122,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
            same odds. The paper draws new clients by the speed of their type of device. In the code all clients register
            with their duration and their number of samples. The code draws new clients by these values. Its T is a
-           percentile of all registered durations. Here T is a percentile of the durations of clients that have counted.
+           percentile of all registered durations. Here T is a percentile of the durations of clients whose uploads the
+           server has used.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
@@ -135,8 +136,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: Fraction of clients among the participants that have never trained. In round t it is `exploration
-            0.98^t`, and at least 0.2. With 0, they are chosen only if there are too few others.
+        exploration: Fraction of the participants that have never trained before. In round t it is `exploration 0.98^t`,
+            and at least 0.2. With 0, such clients are chosen only if there are too few others.
         penalty: The exponent of T / s_i, by which slow clients lose utility (alpha of the paper).
     """
 
@@ -163,7 +164,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns a participation rule that takes the clients in turn, in the order of their ids.
+    """Returns a participation rule that takes all clients in the order of their ids, and then begins again.
 
     `number` is the number of participants of a round. Over many rounds each tier (class of devices) takes part in
     proportion to its size.
@@ -250,7 +251,7 @@ OwnRule = Callable[[KnownClients, int, Generator, Mapping[str, Any]], Any]
 def check_chosen(found: object, known: KnownClients, number: int) -> str | None:
     """Returns what is wrong with the clients that a user's rule has chosen, or None.
 
-    It must choose `number` of `known`.
+    The rule must choose `number` different clients of `known`.
     """
     chosen = np.asarray(found)
     fine = chosen.shape == (number,) and (chosen.dtype.kind in "iu" or not number)

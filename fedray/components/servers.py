@@ -300,9 +300,9 @@ def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
     """Returns the function Krum. It takes n deltas and returns the one that is nearest to the others.
 
-    The chosen delta has the smallest sum of squared distances to its n - f - 2 nearest others (to one, if n is too
-    small). If `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The guarantee of the
-    paper needs n >= 2 f + 3.
+    The chosen delta has the smallest sum of squared distances to the n - f - 2 deltas nearest to it (or to a single
+    one, if n is too small). If `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The
+    guarantee of the paper needs n >= 2 f + 3.
 
     `f` is the number of bad deltas that are tolerated. Distances are computed from the first `trainable` values of a
     delta, which are the trainable parameters.

@@ -138,7 +138,7 @@ def name_score(name: str, *, unit: bool = False) -> str:
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
-    """Formats the mean and the standard deviation of a metric over the run's worlds, and their number.
+    """Formats a metric's mean and standard deviation over the run's worlds, and the number of these worlds.
 
     A world is one seed of one fold of the data.
 
@@ -185,7 +185,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns a unit for the values of an axis, as (divisor that converts values to the unit, name of the unit).
+    """Returns a unit for the values of an axis: the divisor that converts values to it, and its name.
 
     `quantity` is `bytes` or `seconds`, and `largest` is the largest value of the axis in bytes or seconds.
 
@@ -224,8 +224,8 @@ def format_seconds(number: float) -> str:
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """Writes a total of a run with its unit.
 
-    The total is in bytes or seconds. None means infinity. `largest` is the largest of several totals that are shown in
-    the same unit.
+    `value` is the total in bytes or seconds. None means infinity. `largest` is the largest of several totals that are
+    shown in the same unit.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -313,7 +313,7 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word. It names the most similar known word, or is `otherwise`.
+    """Returns the end of a message about an unknown word: a question with the most similar known word, or `otherwise`.
 
     Args:
         word: The user's value. If it is not text, no word is similar.

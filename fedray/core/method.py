@@ -81,8 +81,8 @@ class LossContext(NamedTuple):
         previous: Outputs of the model with which the client's previous training ended. Before the first training, it is
             the received model.
         ensemble: Raw outputs of all K models as they were at the beginning of the round, `[K, B, C]`, without gradient.
-        shared: The part for this model of the tensor that the server sends for the loss (`LocalLoss.shared`). None
-            means that the server sends none.
+        shared: This model's part of the tensor that the server sends for the loss (`LocalLoss.shared`). None means that
+            the server sends no tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -99,7 +99,7 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The values that a user's or method's code in local training may use. A lane is one client in training.
+    """The values that code of a user or a method may use in local training. A lane is one client in training.
 
     Attributes:
         round: The round, from 0.
@@ -112,8 +112,8 @@ class Reading(NamedTuple):
             them.
         size: Number of training samples of each lane's client, `[W]` int64. It is None while fedray tries a user's
             function before the run.
-        shared: The part for each lane's model of the tensor that the server sends for the loss, `[W, ...]`. None means
-            that the server sends none.
+        shared: For each lane, its model's part of the tensor that the server sends for the loss, `[W, ...]`. None means
+            that the server sends no tensor.
     """
 
     round: int
@@ -132,7 +132,7 @@ class LocalLoss(NamedTuple):
     Attributes:
         function: The loss. It takes outputs `[B, C]`, targets `[B]` or `[B, q]` and a `LossContext`, and returns the
             loss of each sample, `[B]`.
-        reads: The names in `READS` of the values that the function uses. With `heads`, the network in training returns
+        reads: Names of the values that the function uses, out of `READS`. With `heads`, the network in training returns
             the outputs of H heads, `[B, H, C]`.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `State.extra`, with the prefix `broadcast/`. It has a row for each
@@ -222,7 +222,7 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
     """Returns the one transformation that computes the gradient at other parameters (`Transform.at`), or None.
 
     Raises:
-        BadInput: Two of the transformations do.
+        BadInput: Two of the transformations have `at`.
     """
     found = [rule for rule in rules if rule.at is not None]
     if len(found) > 1:
@@ -299,7 +299,7 @@ class Augmentation(NamedTuple):
             Targets are classes, or values in the units of the data set.
         form: What the function takes. `rows`: inputs `[n, ...]` of several clients and steps, and uniform random
             numbers `[n, numbers]`. `row`: one input. `batch`: inputs `[B, ...]` and targets `[B]` or `[B, q]` of one
-            client and step. It returns the changed inputs. For `batch` it may return inputs and targets.
+            client and step. The function returns the changed inputs. For `batch` it may return inputs and targets.
         name: Name of the augmentation in messages.
         numbers: Number of uniform random numbers for each sample, for the form `rows`.
     """
@@ -326,7 +326,7 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: The users' functions that the class calls: for the name of each function, the names of its arguments.
+        takes: The users' functions that the class calls: the arguments of each function, by the function's name.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -342,7 +342,7 @@ class Piece:
         return update
 
     def end(self, update: Any) -> Any:
-        """Changes what training gave, after training: the trained models, the private vectors and the uploads."""
+        """Changes the results of training: the trained models, the private vectors and the uploads."""
         return update
 
     @property
@@ -451,7 +451,7 @@ class Piece:
 
     @property
     def further_steps(self) -> int:
-        """Returns how many further steps a job makes that read no samples. The virtual clock counts them."""
+        """Returns how many further steps without samples a job makes. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
@@ -459,8 +459,8 @@ class Piece:
 
         The virtual clock counts them.
 
-        One sample stands for a forward and a backward pass. `size` is the number of samples of each job's client. None
-        means no samples.
+        One sample stands for a forward and a backward pass. `size` is the number of samples of each job's client. If
+        the result is None, no samples pass.
         """
         return None
 
@@ -468,7 +468,7 @@ class Piece:
     def answers(self) -> bool:
         """Returns whether clients of the run predict with models of their own.
 
-        Clients that the run has never seen do not.
+        Other clients predict with the server's models.
         """
         return False
 
@@ -482,7 +482,7 @@ class Piece:
             tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. After P further trainings of each model, all of their results, `[P * K, d]`.
+            K models, `[K, d]`. If each model has P further trainings, the results of all these trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -536,7 +536,7 @@ class Work:
     def describe(self) -> tuple[str, str]:
         """Returns the texts that a run's manifest shows in place of an engine's name and the reason for its choice.
 
-        They say what does the work, and what the work is.
+        The first text names the class that does the work. The second text says what the work is.
         """
         return type(self).__name__, "its work is code"
 
@@ -547,7 +547,7 @@ class Work:
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack did in a round. A stack is a method with several trainings, its parts.
+    """What one part of a stack did in a round. A stack is a method with several trainings, which are called its parts.
 
     Attributes:
         before: State of the part before the round.
@@ -667,7 +667,7 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. The fastest engines need settings without functions.
+    """How a client trains. The fastest engines accept only settings without functions.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. FedProx, FedDyn,
     Ditto and SCAFFOLD have this form. The optimizer begins each local training without state (Fed-ensemble, section
@@ -771,7 +771,7 @@ class Phase:
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
         pieces: Additions to a client's job before and after training, in this order.
-        walk: The random walk of the models, if there is no server. None means that there is a server.
+        walk: The random walk of the models. None means that there is a server.
         sizes: A function that takes a plan and returns the number of training samples of each job, `[J]`. None means
             all samples of the job's client.
         steps: A function that takes a plan and its sizes. It returns for each job the number of steps and the number of
@@ -780,9 +780,9 @@ class Phase:
             samples follow from `local`.
         traffic: A function that takes a round and its plan. It returns how many bytes each job sends, and how many it
             receives, `[J]` each. None means that each model is sent from the server to the client and back.
-        remember: A function that stores in the state what later rounds need of a round's jobs, and returns the state.
-            It takes the round, the state after it, the plan and the losses `[J]`. The plan has only jobs whose uploads
-            the server used. None leaves the state unchanged.
+        remember: A function that stores facts about a round's jobs in the state, for later rounds. It takes the round,
+            the state after the round, the plan and the losses `[J]`, and returns the new state. The plan has only jobs
+            whose uploads the server used. None leaves the state unchanged.
         choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
         groups: Largest number of groups of uploads (`Flight.group`) in one call of a runtime, in asynchronous training.
@@ -813,7 +813,7 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with further additions to a client's job, after those that it has."""
+        """Returns the phase with further additions to a client's job, which follow its present additions."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
@@ -911,9 +911,9 @@ class Answer(NamedTuple):
             does not estimate the noise.
         owner: The client that uploaded each model, `[R, A]`. It is -1 if the model is no upload. None means that no
             model is an upload.
-        tiers: Weights of the models for the run's clients of each of T tiers, `[R, T, A]`. If a model's weight in
-            `weights` is 0, it must be 0 here. A finite `predict.gamma` leaves out models whose weight here is 0. None
-            means that `weights` hold for all tiers.
+        tiers: Weights of the models for the run's clients of each tier, `[R, T, A]` for T tiers. A model with weight 0
+            in `weights` must have weight 0 here. A finite `predict.gamma` leaves out models whose weight here is 0.
+            None means that `weights` hold for all tiers.
         combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
             ensemble's probabilities, `[n, C]`. None means the weighted mean.
     """

@@ -179,7 +179,7 @@ def logger(value: Any) -> str:
 
 
 def either(word: str, check: Check) -> Check:
-    """Accepts the word, or what `check` accepts."""
+    """Accepts the text `word`, and every value that `check` accepts."""
     kind, values, empty = describe_check(check)
 
     @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
@@ -273,7 +273,7 @@ REQUIRED: Any = ...  # the default of an option that a scenario must set
 
 
 class Needs(NamedTuple):
-    """The condition under which a key of a scenario has an effect: a second key must have one of some values.
+    """The condition under which a key of a scenario has an effect: a second key has one of the given values.
 
     Attributes:
         key: Dotted name of the second key. `.kind` is the key `kind` of the same section.
@@ -333,8 +333,8 @@ class Section(NamedTuple):
     Attributes:
         kind: The dataclass with the section's keys.
         many: `list` if the scenario has a list of such sections, `dict` if it has several by name, None if it has one.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. A number
-            of the user takes the place of the last value.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. If this
+            value is a number, it takes the place of the last value.
     """
 
     kind: Any
@@ -357,8 +357,9 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
 
     Args:
         kind: The dataclass with the section's keys.
-        default: None means that the section may be absent. A list means a list of sections, a dict several sections by
-            name. By default there is one section. If a scenario leaves it out, its keys have their defaults.
+        default: None means that the section may be absent. A list means a list of sections. A dict means several
+            sections by name. By default there is one section. If a scenario leaves it out, its keys have their
+            defaults.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -423,9 +424,9 @@ class MethodSpec:
             none.
         parts: Whether the method is a stack, which has several trainings one after the other.
         asks: Whether clients compute predictions of the received models before they train.
-        fits: Whether clients fit learners, such as trees, instead of training a network, and what a round adds to the
-            ensemble: one learner (`one`), all learners as one voter (`committee`), or each learner as a voter (`each`).
-            Empty means that clients train a network.
+        fits: What a round adds to the ensemble if clients fit learners, such as trees: one learner (`one`), all
+            learners as one voter (`committee`), or each learner as a voter (`each`). Empty means that clients train a
+            network.
         network: A function that takes the scenario's network, the options, the shape of an input and the network's
             name. It returns the module that is trained. None means the scenario's network.
         slices: A function that takes the network, the widths of the tiers, one input, the options and the method's
@@ -434,9 +435,9 @@ class MethodSpec:
         stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
-        mean_field: Whether a model is a Gaussian over the network's weights, and what else it holds: the Gaussian's
-            prior (`prior`), or a client's factor of the posterior (`site`). The Gaussian's initial rho is then an
-            option. Empty means that a model is a network.
+        mean_field: What a model holds besides a Gaussian over the network's weights: the Gaussian's prior (`prior`), or
+            a client's factor of the posterior (`site`). The Gaussian's initial rho is then an option. Empty means that
+            a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
             option.
@@ -492,12 +493,12 @@ class ReadOptions(NamedTuple):
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
             values and categories. None means that the form of the data fixes the inputs, or that all other columns of a
             table are inputs.
-        exclude: Names of the columns that are no inputs, if all other columns of a table are.
+        exclude: Names of columns of a table that are no inputs. They may be given if `input` is None.
         group: Name of the column with the client of each sample.
         test: The test samples, in the same form as the data, or the name of the part of the data that holds them. None
             means that the form of the data fixes the test samples, or that they are drawn from all samples.
-        test_fraction: Fraction of the samples that are drawn as test samples, if there are no others. It is 0 if whole
-            clients are test clients (`data.test_clients`).
+        test_fraction: Fraction of the samples that are drawn as test samples, if the data have no test samples. It is 0
+            if whole clients are test clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
             samples, or makes missing text a category. `drop` leaves out samples with missing values.

@@ -148,9 +148,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
-    At its end the context restores the states of all generators. A user's code runs in it, because it may draw from any
-    of the generators. torch and NumPy get different halves of the key, because both use the same kind of generator
-    (MT19937) with seeds of 32 bits.
+    At its end the context restores the states of all generators. A user's code runs in this context, because the code
+    may draw from any of the generators. torch and NumPy get different halves of the key, because both use the same kind
+    of generator (MT19937) with seeds of 32 bits.
 
     Example:
         >>> with generators_scope() as start:

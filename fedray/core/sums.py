@@ -50,7 +50,7 @@ class Missing(NamedTuple):
     """Says why no library can be used.
 
     Attributes:
-        why: The reason and the remedy for people.
+        why: The reason, and the remedy for the user.
     """
 
     why: str
@@ -88,10 +88,7 @@ def is_available() -> bool:
 
 
 def hash_library() -> str | None:
-    """Returns the digest of the compiled kernels' sources, or None if there are no kernels.
-
-    It is equal on all machines.
-    """
+    """Returns the digest of the compiled kernels' sources, or None if there are no kernels."""
     library = load_library()
     return library.digest if isinstance(library, Library) else None
 
@@ -129,7 +126,7 @@ def sum_rows(
 ) -> tuple[Tensor, NDArray[np.float64]]:
     """Computes the sums of `exact_sum` with the compiled kernel.
 
-    Values are split into parts, the limbs. A coarse limb holds what is too large for the fine limbs.
+    Each value is split into parts, which are called limbs. A coarse limb holds what is too large for the fine limbs.
 
     Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If there is a
     coarse limb, it comes first. The magnitude of a row with a NaN is NaN.
@@ -179,7 +176,7 @@ _CHUNK = {"cpu": 1 << 17, "cuda": 1 << 26}  # values added at a time: 1 MB of fl
 
 @dataclass(frozen=True)
 class ExactSum:
-    """Exact sums of G groups of rows. Each sum is split into parts of different magnitude, its limbs.
+    """Exact sums of G groups of rows. Each sum is split into limbs: parts of different magnitude.
 
     Attributes:
         limbs: The sums of each limb, `[G, d]` float64, by the limb's index.
@@ -260,13 +257,13 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to G - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of parts into which values are split. One part resolves 1.5e-11. Two parts resolve 5e-20, which
-            squares of small deltas need.
+        limbs: Number of parts into which values are split. One part has a resolution of 1.5e-11. Two parts have a
+            resolution of 5e-20, which squares of small deltas need.
         square: Whether the squares are added.
 
     Raises:
         Overflow: A row holds NaN, infinity or values that are too large.
-        BadInput: A weight is not a whole number. The sum would depend on the order.
+        BadInput: A weight is not a whole number, so the sum would depend on the order.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])

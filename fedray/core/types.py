@@ -1,8 +1,8 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
 These letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of a state, W
-lanes of a block, S steps, B samples per batch, d values per model (its parameters and float buffers), C classes. So are
-these words:
+lanes of a block, S steps, B samples per batch, d values per model (its parameters and float buffers), C classes. These
+words also mean the same everywhere:
 
 - A *world* is one seed (replicate) of one fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
@@ -133,7 +133,9 @@ class Net:
 
 @dataclass(frozen=True)
 class Tier:
-    """A class of devices: how many clients have them, how much these train, and how long training and transfers take.
+    """A class of devices.
+
+    It says how many clients have such devices, how much they train, and how long training and transfers take.
 
     Attributes:
         name: Name of the tier in the scenario.
@@ -329,7 +331,8 @@ Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`
 def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int:
     """Returns how many of a run's clients never train.
 
-    `wanted` is this number, or a fraction of the clients (then the result is at least 1), or a list of clients' names.
+    `wanted` is this number, a fraction of the clients, or a list of their names. For a fraction, the result is at least
+    1.
 
     Example:
         >>> [count_test_clients(wanted, 24) for wanted in (3, 0.2, ["Rome", "Oslo"])]
@@ -345,9 +348,7 @@ def round_to_sum(share: FloatArray, total: int) -> IntArray:
 
     The shares must add up to `total`, except for rounding errors.
 
-    Shares with the largest fractional parts are rounded up. Among equal ones, the first are.
-
-
+    Shares with the largest fractional parts are rounded up. Of equal fractional parts, the first are taken.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

@@ -47,7 +47,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
     """Converts a fitted `sklearn.tree.DecisionTreeClassifier` to an array.
 
     The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. The
-    class of a leaf is its most frequent class, and the first of them in a tie.
+    class of a leaf is its most frequent class. In a tie it is the first such class.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -74,10 +74,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns for each place in an array `[..., n, 3]` whether it holds a tree, `[...]`.
-
-    Three values of 0 are no node.
-    """
+    """Returns for each array of n nodes, `[..., n, 3]`, whether it is a tree, `[...]`. An array of zeros is no tree."""
     return trees[..., 0, 0] != 0
 
 
@@ -253,12 +250,12 @@ def is_chance(error: float, classes: int) -> bool:
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Makes each of F learners of P clients, `[P, F, n, 3]`, a candidate of its own, `[P F, 1, n, 3]`."""
+    """Turns the learners of P clients, `[P, F, n, 3]`, into candidates of one learner each, `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Makes all learners of P clients, `[P, F, n, 3]`, one candidate, which votes as a committee, `[1, P F, n, 3]`."""
+    """Joins the learners of P clients, `[P, F, n, 3]`, to one candidate, a committee, `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
@@ -282,7 +279,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
     """Returns a function for `Phase.ask`.
 
-    It adds a round's candidates to the state, so that clients measure their errors.
+    It adds a round's candidates to the state, so that clients measure the candidates' errors.
 
     The function returns None if the clients have already done so in this round.
     """
@@ -307,7 +304,8 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
         rows: Number of samples of all clients.
 
     Returns:
-        The weights `[n]`, and the exponent of the power of two. It is a multiple of 16, and 0 if nothing is divided.
+        The weights `[n]`, and the exponent of the power of two. The exponent is a multiple of 16. It is 0 if nothing is
+            divided.
 
     Example:
         >>> bound_weights(torch.zeros(2, dtype=torch.float64), rows=4)
@@ -324,7 +322,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns clients' sums of sample weights as statistics of a round. They were divided by 2 to the power of `shift`.
+    """Returns clients' sums of sample weights as statistics of a round. The sums were divided by `2^shift`.
 
     Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first is over all samples. Each further one is
     over the samples on which one of the M candidates is wrong.
@@ -358,7 +356,7 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
     """Returns a server that adds the candidate with the smallest error to the ensemble, with the weight of `samme`.
 
     Boosting stops in a world (seed of a fold) when the best candidate is no better than guessing. If `keeps_pool` is
-    true, the candidates of the first round are those of all rounds.
+    true, all rounds have the candidates of the first round.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -401,7 +399,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Returns the schedule without jobs in worlds (seeds of folds) in which boosting has stopped."""
+    """Removes from a schedule the jobs of worlds (seeds of folds) in which boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -634,9 +632,8 @@ class FitTrees(Work):
         """Fits a client's learners of round t. If the state holds candidates, measures their errors instead.
 
         Returns:
-            The statistics and the loss. The statistics hold the learners, or for candidates sums of sample weights. The
-            loss is the weighted error on the client's samples: that of the first learner, or the smallest of a
-            candidate.
+            The statistics and the loss. The statistics hold the learners, or sums of sample weights. The loss is the
+            weighted error of the first learner on the client's samples, or the smallest such error of a candidate.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -646,8 +643,8 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """Fits the F learners of a client, and returns them as statistics, with the loss.
 
-        The first learner uses the samples' weights that follow from the ensemble. Each later one uses the weights after
-        the learner before it (local AdaBoost).
+        The first learner uses the samples' weights that follow from the ensemble. Each later learner uses the weights
+        after the errors of the previous one (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values

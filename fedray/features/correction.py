@@ -1,7 +1,4 @@
-"""Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss.
-
-A *lane* is one job (a client trains a model) of a block of W jobs that are trained together.
-"""
+"""Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

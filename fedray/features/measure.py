@@ -194,7 +194,7 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
 
 def count_gradients(net: Net, kind: str) -> int:
-    """Returns how many gradients the Fisher diagonal of one sample takes."""
+    """Returns how many gradients are computed for the Fisher diagonal of one sample."""
     return net.outputs if kind == "model" else 1
 
 

@@ -2,8 +2,7 @@
 
 The *share* of a model in a sample is the probability that the sample comes from this model. `Mixture` weighs the
 samples of each batch by these shares. `fit_weights` computes a client's weights of the models, for prediction. A *lane*
-is one job (a client trains a model) of a block of jobs that are trained together. A *world* is one seed of one fold of
-the data.
+is one job (a client trains a model) of a block of jobs that are trained together.
 
 Example:
     Model 0 explains the first of two samples better. Both models explain the second sample equally well.

@@ -148,7 +148,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error. It stands for the gradient of the loss, which is not known when own particles move."""
+    """Raises an error, in place of the gradient of the loss. There is no such gradient when own particles move."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
@@ -203,8 +203,9 @@ def approach(target: Target, models: int, steps: int) -> Particles:
 
     The posterior is the prior p_0 times one factor t_k for each client k. The client's own particles have the density
     t, which is p_0 times t_k. At first they are the initial models, which stand for draws from the prior, so that `t_k
-    = 1`. Let q be the density of the received particles. The client moves them to the density `q / t p_0 exp(-losses /
-    temperature)`, which gives q_new. Then the client's own particles make `steps` steps to the density `q_new / q t`.
+    = 1`. Let q be the density of the received particles. The client moves them towards the density `(q / t) p_0
+    exp(-losses / temperature)`, which gives q_new. Then the client's own particles make `steps` steps towards the
+    density `(q_new / q) t`.
     """
     scale = 1.0 / target.bandwidth**2
 

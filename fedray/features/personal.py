@@ -95,7 +95,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression of models without their private layers, which arrive at the server as 0.
+    """Returns a compression that leaves out a model's private layers. They arrive at the server as 0.
 
     `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
     """
@@ -111,7 +111,7 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trains models of the client's own (personal models), after the client has trained the received model.
+    """Trains a client's personal models, after the client has trained the received model.
 
     Their batches are drawn separately. A client of the run predicts with its personal model. If it has several, it
     predicts with the one that is best on its withheld samples.
@@ -171,8 +171,8 @@ class PersonalPasses(Piece):
 class Tuning(Piece):
     """Lets each client train the server's models for some steps on its own samples before it predicts.
 
-    Clients keep and send nothing of it, so the training of the run does not change. The batches of a client are the
-    same in every evaluation. A client without training samples predicts with the server's models.
+    Clients neither keep nor send the result, so the training of the run does not change. The batches of a client are
+    the same in every evaluation. A client without training samples predicts with the server's models.
 
     Attributes:
         phase: The training. Its `local` describes the steps of fine-tuning.

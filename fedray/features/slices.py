@@ -112,7 +112,7 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
 
 
 def keep_channels(width: float, channels: int) -> int:
-    """Returns the number of channels in a slice of width r of c channels: `ceil(r c)`, at least 1.
+    """Returns how many of c channels a slice of width r has: `ceil(r c)`, at least 1.
 
     Example:
         >>> keep_channels(0.1, 30), keep_channels(0.1, 31)
@@ -231,7 +231,10 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
 
 
 def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
-    """Cuts one layer to a slice. The hidden layer before it has `reads` channels. It is 0 for the first layer."""
+    """Cuts one layer to a slice.
+
+    `reads` is the number of channels of the hidden layer before it, or 0 for the first layer.
+    """
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]

@@ -32,7 +32,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 
 
 class FeatureShards:
-    """Shards (the clients' data) whose training inputs are predictions of other models, the features.
+    """Shards (the clients' data) whose training inputs are features: the predictions of other models.
 
     Features are computed when they are needed. Test samples and withheld samples are those of the wrapped shards.
     """
@@ -172,7 +172,9 @@ class LeaveOutShards:
 
 
 class ProxyShards:
-    """Shards (the clients' data) with each client's proxy samples, or with all its other training samples.
+    """Shards (the clients' data) with only each client's proxy samples, or with all other samples.
+
+    A meta model is trained on the proxy samples.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -402,9 +404,9 @@ class Stack(NamedTuple):
             them.
         proxy: Fraction of each client's samples on which only the meta model is trained, if each client has a model of
             its own. With 0 the models and the meta model are trained on all samples.
-        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, the
-            predictions of the sub models that were not trained on the sample. With `all`, the mean of the predictions
-            of all sub models of a base. With `side_by_side`, the predictions of all sub models side by side.
+        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, it gets the
+            predictions of the sub models that were not trained on the sample. With `all`, it gets the mean prediction
+            of all sub models of a base. With `side_by_side`, it gets the predictions of all sub models side by side.
         pooled: Whether clients upload these features and the labels of their samples, so that the server trains the
             meta model.
         at_server: Whether the server trains the meta model on its own samples.

@@ -1,8 +1,8 @@
 """Averages the models of a local training over windows of steps, and computes the upload from these means (FedPA).
 
-A window is a number of consecutive steps of local training. The engine is called for one step at a time, and starts
-from the model after the step before. The velocity of SGD is kept here. A *lane* is one job (a client trains a model) of
-a block of W jobs that are trained together.
+A window is a number of consecutive steps of local training. Each call of the training engine makes one step, from the
+model after the previous step. This module keeps the velocity of SGD. A *lane* is one job (a client trains a model) of a
+block of W jobs that are trained together.
 
 Example:
     The first client makes ten steps. Two of them come before the first window, and the other eight lie in three

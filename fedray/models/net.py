@@ -162,7 +162,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Returns what the last layer of a linear model receives, `[n, p]`, if the model has the inputs x, `[n, ...]`."""
+    """Returns the inputs of a linear model's last layer, `[n, p]`, for the model's inputs x, `[n, ...]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
@@ -171,7 +171,7 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
     """Replaces a layer that occurs twice in a module by two layers with the same parameters. Returns the module.
 
-    Otherwise `functional_call` would leave the tensors that it inserts in the layer. `known` holds the ids of layers
+    In a layer that occurs twice, `functional_call` would leave its own tensors behind. `known` holds the ids of layers
     that occurred before.
     """
     for name, child in module._modules.items():
@@ -405,7 +405,7 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """Returns a function that makes a network by `make`, and wraps it in a module. It can be pickled.
+    """Returns a function that makes a network by `make`, and wraps it in a module. The function can be pickled.
 
     The module is `kind(network, *about)`.
     """
@@ -486,8 +486,8 @@ class Partitioned(nn.Module):
     Attributes:
         posterior: The Gaussian. The network predicts with its mean.
         site: Natural parameters of a client's factor. They are 0 at first, so that the factor is 1 everywhere.
-        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the prior stands for it,
-            and `posterior` is only the start of training.
+        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the prior is used
+            instead, and `posterior` is only the start of training.
         net: The network, from which the trainable parameters were removed.
 
     Example:

@@ -228,8 +228,8 @@ def cnn(
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
     """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) for images of any size.
 
-    The classifier has one layer, as is usual for images of 32 x 32 pixels. A pooling rounds half of an odd side up. The
-    normalization after each convolution is batch, group or none.
+    The classifier has one layer, as is usual for images of 32 x 32 pixels. If a side is odd, pooling rounds its half
+    up. The normalization after each convolution is batch, group or none.
     """
     depth, height, width = read_image_shape("vgg11", input_shape)
     layers: list[nn.Module] = []
@@ -480,7 +480,7 @@ MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks; `model_names` also
 
 
 def model_names() -> tuple[str, ...]:
-    """Returns the names of all networks, those that users registered included."""
+    """Returns the names of all networks, including those that users registered."""
     return tuple(_BUILDERS)
 
 

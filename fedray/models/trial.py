@@ -211,8 +211,8 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 
     Outputs for three samples, and in training the gradients, are computed twice: alone, and in a batch with further
     samples. This is done for the initial parameters and for parameters nearby, because a gate that is closed at first
-    would hide the layers after it. In training double precision is used if the module accepts it. `example` is one
-    network input, whose values do not matter.
+    would hide the layers after it. Training uses double precision if the module accepts it. `example` is one network
+    input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -253,7 +253,7 @@ def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) ->
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
     """Computes the outputs for n samples.
 
-    Returns those of the first 3, and in training their gradient, as one vector.
+    Returns the outputs for the first 3, and in training their gradient, as one vector.
     """
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
