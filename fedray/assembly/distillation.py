@@ -67,9 +67,9 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds the out-of-distribution inputs that `evaluate.ood` names to the data set.
 
-    They are the test samples of a second data set (all samples if it has folds), or noise with the mean and standard
-    deviation of the training samples. Their number is at most that of the test samples of the clients' data set. From a
-    larger second data set, evenly spaced samples are taken.
+    They are the test samples of a second data set, or noise with the mean and standard deviation of the training
+    samples. If the second data set has folds, all of its samples count as test samples. There are at most as many
+    inputs as test samples in the clients' data set. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.

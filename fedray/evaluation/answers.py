@@ -181,8 +181,8 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
     A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
     classes. Weights of the samples give each class the share that it has among the client's training samples. In a
-    regression all common test samples count. If each group of clients has its own changed copy of the test samples,
-    only the copy of the client's group counts.
+    regression all common test samples count. Groups of clients may have changed copies of the test samples. Then only
+    the copy of the client's group counts.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 

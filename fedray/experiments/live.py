@@ -62,7 +62,7 @@ def next_line(heard: Heard, now: float) -> str | None:
     """Returns the line that must be printed now, or None if no line is due.
 
     Args:
-        heard: What the command is doing, and when it last printed a line. If a line is due, these times are updated.
+        heard: What the command is doing, and when it last printed a line. If a line is due, `heard` is updated.
         now: The present time (`time.monotonic`).
     """
     if not heard.said and now - heard.began >= SOON:

@@ -160,8 +160,9 @@ class Prediction:
         mean: The predicted probabilities `[n, C]`, in the order of `Run.class_names`. For a regression, the predicted
             targets `[n, q]` in original units.
         variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
-            sum of two terms: the population variance over the models' predictions (knowledge uncertainty, Fed-ensemble
-            section V-B), and the mean of the variances that models predict (Gaussian heads, closed forms).
+            sum of two terms. The first is the population variance over the models' predictions (knowledge uncertainty,
+            Fed-ensemble section V-B). The second is the mean of the variances that models predict (Gaussian heads,
+            closed forms).
         probabilities: Equal to `mean` for classification, and None for regression.
         members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are the members of the ensemble,
             the base models of a stack, or a client's own models.

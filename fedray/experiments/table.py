@@ -215,8 +215,8 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """Returns the notes below a table, one per line.
 
     Args:
-        rows: The rows of the table, as in `find_first_score`. If a score on test samples chose the last round of a
-            cell, the field `chosen` of its rows is a note about this.
+        rows: The rows of the table, as in `find_first_score`. The field `chosen` of a row is a note if a score on test
+            samples chose the last round of the cell.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)

@@ -379,7 +379,7 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
     """Returns the expected calibration error.
 
-    It is the mean over the samples of |accuracy - confidence|, where both are means over the sample's bin.
+    It is the mean of |accuracy - confidence| over the samples. Accuracy and confidence are means over the sample's bin.
 
     The error is NaN if any probability is NaN.
 

@@ -462,8 +462,8 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the run with the best final mean of a metric, and the runs that may differ from it only by chance.
 
-    Runs that share at least two seeds are compared in pairs. If the run with the best mean is worse than a second run
-    on the shared seeds, the second run is the best. Two runs that share fewer seeds differ if their means differ by
+    Runs that share at least two seeds are compared in pairs. The run with the best mean may be worse than another run
+    on the shared seeds. Then the other run is the best. Two runs that share fewer seeds differ if their means differ by
     more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If such a run has a single replicate and
     fold, the two runs count as not different.
 

@@ -48,7 +48,7 @@ LONE_ROW = (
 
 
 class TrainedBlock(NamedTuple):
-    """Jobs that were trained together as one computation (a block), and none of which failed.
+    """Jobs that were trained together as one computation (a block). None of them failed.
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
@@ -261,7 +261,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 
     For jobs that start from different versions of a model, there are two conditions. Their learning rates must be
     equal, and all of `Phase.pieces` must treat both versions in the same way. If local training calls code of a method
-    or of a user, such jobs never share a block, because the code may use the version as the round's number.
+    or of a user, such jobs never share a block. This code may use the version as the round's number.
 
     Example:
         >>> from fedray.core.method import Local

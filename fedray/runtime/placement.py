@@ -266,7 +266,7 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
         per_actor: Number of clients of each actor. A tier of N clients gets `ceil(N / per_actor)` actors. `auto` means
             that `actors` decides.
         actors: Number of actors of the run. The tiers get actors in proportion to their numbers of clients. If
-            `per_actor` and `actors` are both `auto`, the actors fill the cluster: each tier gets one actor, and then
+            `per_actor` and `actors` are both `auto`, the actors fill the cluster. Each tier first gets one actor. Then
             the tier with the fewest actors per client gets one more, until no node has room.
 
     Returns:

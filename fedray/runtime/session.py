@@ -172,7 +172,7 @@ def run_session(
     Args:
         study: The objects of the run.
         runtime: The runtime on which jobs run.
-        out: The run directory. It is locked, so no other process writes to it during the session.
+        out: The run directory. It is locked during the session, so that no other process writes to it.
         watch: A function that is called with a snapshot after each evaluated round.
         facts: Facts for the manifest about this process and its machine.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
@@ -184,7 +184,7 @@ def run_session(
 
     Raises:
         Enough: The function `watch` ended the run, which is saved.
-        BadInput: The digests differ, so the run began with a different study.
+        BadInput: The run began with a different study, as the digests show.
     """
 
     def show(progress: Progress) -> None:

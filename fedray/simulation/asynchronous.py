@@ -135,7 +135,7 @@ class Pace(NamedTuple):
     Attributes:
         compute: Virtual seconds of training.
         transfer: Virtual seconds of download and upload together. They are not used if `link` is set.
-        parallel: Whether the client trains the models of a turn at the same time.
+        parallel: Whether the client trains its models at the same time.
         ready: Whether the client has samples.
         wait: A function that takes a client and a virtual second, and returns the seconds until the client is
             available. None means that clients are always available.

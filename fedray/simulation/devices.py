@@ -327,7 +327,7 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 
     The random numbers depend on the client's id.
 
-    The numbers of a client are independent. `seconds_per_step` is 0, so the time of a step depends only on its samples.
+    The numbers of a client are independent. `seconds_per_step` is 0. So the time of a step depends only on its samples.
 
     Args:
         name: Name of the profile.

@@ -1,8 +1,8 @@
 """Runs the rounds of a study, in a loop that is the same for every method.
 
-Each round plans jobs, trains them, makes the server's step and records the jobs. If it is due, the models are evaluated
-and saved. A *study* is everything that a run needs except a runtime. A *world* is one seed of one fold of the data. All
-worlds of a study run in the same rounds.
+Each round plans jobs, trains them, makes the server's step and records the jobs. After some of the rounds, the models
+are evaluated and saved. A *study* is everything that a run needs except a runtime. A *world* is one seed of one fold of
+the data. All worlds of a study run in the same rounds.
 """
 
 import math

@@ -56,8 +56,8 @@ class AsyncRule:
         tick: Virtual seconds between two steps of the server, in mode `semi`.
         alpha: Weight of an upload whose staleness is 0, in (0, 1], in mode `async`.
         staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
-            server steps of the model while the client trained it. `constant` gives the weight 1, `polynomial` gives
-            `(1 + tau) ** -a`, and `hinge` gives 1 up to `tau = b` and `1 / (a (tau - b) + 1)` above.
+            server steps of the model while the client trained it. `constant` gives the weight 1. `polynomial` gives
+            `(1 + tau) ** -a`. `hinge` gives 1 up to `tau = b`, and `1 / (a (tau - b) + 1)` above.
         a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
         b: The b in the formula of `hinge`.
         dropout: Probability that a client sends nothing. Such a client counts toward `concurrency` until its upload

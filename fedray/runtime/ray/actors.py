@@ -153,7 +153,7 @@ class ClientActor:
     def worker(self) -> Worker:
         """The worker that trains.
 
-        It is built in the first call of the actor, so that an error during this reaches the caller.
+        It is built in the actor's first call. So the caller gets an error if this fails.
         """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)

@@ -43,7 +43,7 @@ log = logging.getLogger("fedray")
 def listen_on_network(network: bool) -> None:
     """Makes Ray listen on the machine's network address if `network` is True, else only on loopback.
 
-    By default, Ray on Linux always listens on the network address. Ray has no option for this, so two of its constants
+    By default, Ray on Linux always listens on the network address. Ray has no option for this. So two of its constants
     are set.
     """
     if sys.platform == "linux":

@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Concatenate["RayRuntime", _P], _T]:
-    """Decorates a method so that it is repeated if a node is lost while it runs.
+    """Decorates a method, which is then repeated if a node is lost while the method runs.
 
     Before the method is repeated, the runtime replaces its actors.
     """
