@@ -72,7 +72,7 @@ def take_turns(
 
     `works` are pairs of a function and a number of rounds, which are timed together (a lap). Each function runs a short
     lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose` reduces the
-    costs of all laps to one cost. On a busy machine `min` varies less than the median, because load only adds time.
+    costs of all laps to one cost. On a busy machine `min` varies less than the median.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):

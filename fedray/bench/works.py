@@ -97,7 +97,7 @@ def boston_mlp() -> nn.Module:
 
 
 def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
-    """Draws random inputs and labels 0 to 9. Only the size of the data matters.
+    """Draws random inputs and labels 0 to 9.
 
     The first `tested` training samples are also used as test samples.
     """

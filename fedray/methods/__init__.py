@@ -4,7 +4,6 @@ A file holds one method, or the methods of one paper. The file's table `SPECS` d
 function with a method's name takes a `Setting` and returns the `Method`. `METHODS` maps names to these functions.
 
 The package also has the building blocks of a user's own method, such as `federated`. The stub `kit.pyi` lists them.
-Each is loaded when it is first used.
 """
 
 from __future__ import annotations

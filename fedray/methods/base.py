@@ -47,13 +47,13 @@ def federated(
     """Makes one federated training of K models `[K, d]`. By default, each model is trained by FedAvg.
 
     Args:
-        setting: What the scenario decides.
+        setting: The objects built from the scenario.
         assign: Decides which model each participant trains. The scenario's key `schedule.kind` replaces this argument.
         local: How a client trains. None means the scenario's section `local`.
         compress: How uploads are compressed. The scenario's key `compress.kind` replaces this argument.
         merge: How the server makes the next model from the uploads of a model. The scenario's keys
-            `server.coefficients` and `server.robust` replace this argument. Its `server.optimizer` is applied to the
-            result.
+            `server.coefficients` and `server.robust` replace this argument. The key `server.optimizer` is applied to
+            the result.
         pieces: What clients do before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
@@ -75,7 +75,7 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = servers.mean,
 ) -> tuple[Phase, ...]:
-    """Makes one federated training for each network of `method.networks`, as the parts of a method (`Method.parts`).
+    """Makes one federated training for each network of `method.networks`, for a method's `parts`.
 
     The clients that have a network train it. The arguments are those of `federated`.
 
@@ -106,12 +106,12 @@ def federated_slices(
     The key `clients.tiers` sets the widths of the slices.
 
     Args:
-        setting: What the scenario decides.
+        setting: The objects built from the scenario.
         slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
-        assign: The argument of `federated`.
-        local: The argument of `federated`.
+        assign: As in `federated`.
+        local: As in `federated`.
         compress: How the upload of a slice is compressed. The scenario's key `compress.kind` replaces this argument.
-        pieces: The argument of `federated`.
+        pieces: As in `federated`.
     """
     make = setting.compress or compress
 
@@ -245,7 +245,7 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 def check_own_prior(local: Local, method: str, key: str) -> None:
     """Checks the settings of local training for a method that has its own prior over the weights.
 
-    The method's option `key` replaces weight decay.
+    The scenario key that `key` names replaces weight decay.
 
     Raises:
         BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither

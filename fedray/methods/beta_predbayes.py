@@ -30,8 +30,8 @@ Formulas of beta_predbayes:
     after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample of a cycle is at its end.
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
-    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`). They
-    give the client's prediction $p_k$, the product $P$ and the mixture $Q$:
+    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`).
+    These give the client's prediction $p_k$. From all $p_k$ follow the product $P$ and the mixture $Q$:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
@@ -205,7 +205,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     In the first, each of N clients samples M networks of p parameters, `[N, M p]`. In the second, the server fits beta,
     `[1, 1]`.
 
-    Row i of the samples belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
+    Row i of the first array belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
         BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or `cycles` times

@@ -164,7 +164,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
     """Returns the loss of a client.
 
-    It is computed from the logits of the client's b heads (output layers), `[B, b, C]`.
+    It is computed from the logits `[B, b, C]` of the client's b heads (output layers) for B samples and C classes.
 
     One term of the loss lets the heads teach each other. The options `consistency` (c) and `ramp` (T) set its weight.
     """

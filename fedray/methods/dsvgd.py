@@ -18,7 +18,7 @@ Formulas of dsvgd:
 
     In each round one client $i$ receives the particles, and replaces its old factor. Let $\alpha$ be the `temperature`,
     $c$ the `precision`, $n_i$ the number of the client's samples and $\ell_i$ their mean loss. The particles move
-    together to
+    together towards the density $\tilde p_i$ with
 
     $$
     \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w),
@@ -42,8 +42,9 @@ Formulas of dsvgd:
     $$
 
     The client keeps $K$ particles of $t_i p_0$, which begin as the initial models. After the client's training these
-    particles make `factor_steps` steps of SVGD to $\log q_{\text{new}} - \log q + \log (t_i p_0)$. The client's factor
-    then contains the change of $q$. The client sends the $K$ models to the server, which sends them to the next client.
+    particles make `factor_steps` steps of SVGD towards the density with the logarithm $\log q_{\text{new}} - \log q +
+    \log (t_i p_0)$. The client's factor then contains the change of $q$. The client sends the $K$ models to the server,
+    which sends them to the next client.
 
     Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first
     step of each training, and of each move of the client's own particles, $g = \phi^2$. The median is over all $K^2$

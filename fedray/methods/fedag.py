@@ -1,4 +1,4 @@
-r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights, and samples models that predict.
+r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights. A sample of models predicts.
 
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. With K > 1
 there is one Gaussian per model, and together they are a mixture of K Gaussians.

@@ -76,7 +76,10 @@ def feddyn(setting: kit.Setting) -> kit.Method:
 
 
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes FedDyn-ensemble with K models, `[K, d]`. The local gradient is `grad - h_i + alpha (w - w_start)`."""
+    """Composes FedDyn-ensemble with K models, `[K, d]`.
+
+    The local gradient is `grad - h_i + alpha (w - w_start)`, with the client's own vector h_i.
+    """
     alpha, p = setting.options["alpha"], setting.layout.trainable
     local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(

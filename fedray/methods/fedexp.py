@@ -46,7 +46,7 @@ SPECS = {
 
 
 def fedexp(setting: kit.Setting) -> kit.Method:
-    """Composes FedExP with one or K models, `[K, d]`."""
+    """Composes FedExP with K models, `[K, d]`."""
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part

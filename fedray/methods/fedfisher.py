@@ -14,7 +14,7 @@ Formulas of fedfisher:
     $$
 
     The weights are $p_k = n_k / n$, and $\lambda$ is the damping. The server expands each client's loss to the second
-    order around the client's own optimum, and minimizes the sum of these losses:
+    order around the client's own optimum, and minimizes the sum of these expansions:
 
     $$
     w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)

@@ -52,7 +52,7 @@ SPECS = {
 
 
 def fednova(setting: kit.Setting) -> kit.Method:
-    """Composes FedNova with one or K models, `[K, d]`.
+    """Composes FedNova with K models, `[K, d]`.
 
     Raises:
         BadInput: Clients do not train with SGD, or the scenario sets a different way to average uploads.

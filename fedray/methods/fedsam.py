@@ -47,7 +47,7 @@ SPECS = {
 
 
 def fedsam(setting: kit.Setting) -> kit.Method:
-    """Composes FedSAM with one or K models, `[K, d]`."""
+    """Composes FedSAM with K models, `[K, d]`."""
     around = kit.sharpness_aware(setting.options["rho"])  # lines 7-8: g at w + rho g / |g|
     phase = kit.federated(
         setting,

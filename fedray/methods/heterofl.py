@@ -62,7 +62,7 @@ from fedray.methods import kit
 def cut_channels(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier, whose hidden layers have only the first channels of the whole network's."""
+    """Returns for each tier a network with only the first channels of each hidden layer."""
     return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
 
 

@@ -4,8 +4,7 @@ Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian 
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-The paper's duals are the negative natural parameters of a client's factor. A row of the state has the same parts as in
-`pvi`.
+The paper's duals are the negative natural parameters of a client's factor.
 
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
@@ -165,7 +164,10 @@ SPECS = {
 
 
 def ivon_admm(setting: kit.Setting) -> kit.Method:
-    """Composes IVON-ADMM with K Gaussians. For each Gaussian, a client receives and sends 2 p + 1 values."""
+    """Composes IVON-ADMM with K Gaussians.
+
+    For a Gaussian over p weights, a client receives and sends 2 p + 1 values.
+    """
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.require("IVON-ADMM", local__optimizer=(local.optimizer_name, "sgd"), local__momentum=(local.momentum, 0))
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")

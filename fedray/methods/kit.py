@@ -1,7 +1,7 @@
 """Loads the building blocks of methods when they are first used, so that a method's file does not import torch.
 
 For example, `kit.federated` is `fedray.methods.base.federated`. The stub `kit.pyi` says from which module each name
-comes. Type checkers and this module read the stub.
+comes.
 
 Example:
     >>> from fedray.methods import kit

@@ -130,7 +130,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """Composes PVI with K Gaussians. For each Gaussian, a client receives and sends 2 p + 1 values."""
+    """Composes PVI with K Gaussians. For a Gaussian over p weights, a client receives and sends 2 p + 1 values."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

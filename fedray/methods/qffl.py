@@ -59,7 +59,7 @@ def qffl(setting: kit.Setting) -> kit.Method:
     """Composes q-FedAvg, which trains one model, `[1, d]`.
 
     Raises:
-        BadInput: Clients do not train with SGD, whose learning rate determines L.
+        BadInput: Clients train with an optimizer other than SGD.
     """
     local, q = setting.local, setting.options["q"]
     kit.base.require("q-FFL", local__optimizer=(local.optimizer_name, "sgd"))  # the learning rate is 1 / L
@@ -76,9 +76,9 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    The sums of the Delta_i and of the h_i are computed without their common factor L = 1 / `lr`, which cancels. The
-    first `trainable` values of a model are its parameters. The other values (buffers) are averaged with the weights
-    h_i.
+    The step is `-sum_i Delta_i / sum_i h_i`. Both sums are computed without the common factor L = 1 / `lr`, which
+    cancels. The first `trainable` values of a model are its parameters. The other values (buffers) are averaged with
+    the weights h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

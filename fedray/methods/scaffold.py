@@ -51,7 +51,10 @@ SPECS = {
 
 
 def scaffold(setting: kit.Setting) -> kit.Method:
-    """Composes SCAFFOLD with one or K models, `[K, d]`. The local gradient is `grad - c_i + c`."""
+    """Composes SCAFFOLD with K models, `[K, d]`.
+
+    The control variates c_i and c change the local gradient to `grad - c_i + c`.
+    """
     local, p = setting.local, setting.layout.trainable
     kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"))
 

@@ -71,8 +71,8 @@ class Setting:
             ...]`. They are the inputs of `server_rows`, noise, or the inputs of a data set. The options `inputs` and
             `input_rows` choose among these. Your own method may declare both options.
         label_counts: A function that takes a world, and returns how many training samples of each class each client
-            holds, `[N, C]`. The labels are those with which the client trains. Only the first 10,000 clients are
-            counted, and no bytes are counted for this. For a regression it raises `BadInput`.
+            holds, `[N, C]`. The labels are those of training. Only the first 10,000 clients are counted, and no bytes
+            are counted for this. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
         rows: To what a row of the schedule belongs: client, slot or stratum.

@@ -13,7 +13,7 @@ __all__ = ["read_cells", "read_scenario", "to_plain"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public function, whose module is imported at the first use."""
+    """Imports and returns a public function."""
     if name in __all__:
         from fedray.scenario import loader
 

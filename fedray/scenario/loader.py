@@ -488,10 +488,9 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
     """Returns a line for the user if an override replaces the method, but keys of the file stay.
 
-    Else returns an empty text. The line names the keys that stay and differ from the defaults of the new method. If a
-    person wrote the file, the line names only keys that the old method sets by default, because the person may mean the
-    other keys for every method. `whole` says whether the file is a resolved scenario, in which no person has chosen the
-    keys.
+    Else returns an empty text. The line names the keys that stay and differ from the defaults of the new method. In a
+    file that a person wrote, the line names only keys that the old method sets by default, because the person may mean
+    all other keys for every method. `whole` says whether the file is a resolved scenario, which no person wrote.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -587,7 +586,7 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
 def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] = ()) -> tuple[str, ...]:
     """Imports the given modules and the modules that a scenario names (`import`). Returns the names of all modules.
 
-    Reading a scenario imports nothing. Only commands that run the scenario import its modules.
+    Only commands that run a scenario import its modules.
 
     Raises:
         BadInput: the scenario cannot be read, or a module cannot be imported.

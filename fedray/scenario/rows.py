@@ -494,7 +494,7 @@ def refuse_wrong(scenario: Scenario) -> None:
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
-    """Returns whether the method of a scenario uses a key. The reference of methods shows this.
+    """Returns whether the method of a scenario uses a key.
 
     The dotted key must not be an option of the method.
 
@@ -698,7 +698,7 @@ def judge_keys(
         own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
-        BadInput: a cell sets a key that has no effect in the cell, or the base or an override sets a key that has no
+        BadInput: a cell sets a key that has no effect in the cell. Or the base or an override sets a key that has no
             effect in any scenario.
     """
     idle = {place.name: find_idle_keys(place.given, place.scenario, own) for place in places}

@@ -94,7 +94,7 @@ class DataKeys:
             `FEDRAY_DATA`, or a cache folder.
         fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
         hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
-            Sweeps, choices of a learning rate and conformal sets use them.
+            Sweeps, `local.lr_grid` and conformal sets use these samples.
         test_clients: the number of clients that never train, their share of all clients, or a list of their names.
             Their training samples are the test samples, and the test samples of the data set are not used. The seed of
             a replicate decides which clients never train. With `fold: all` each client is kept out in exactly one fold.
@@ -147,7 +147,7 @@ class PredictKeys:
 
     Attributes:
         average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: the temperature of the weights with which each client of the run averages the models. With infinity,
+        gamma: the temperature of the weights with which each client of the run averages the models. If it is infinite,
             clients of the run have the same weights as new clients. These weights are equal unless the method sets
             others.
         noise: the variance of the observation noise, which is added to the predicted variance of a regression. With
@@ -155,8 +155,8 @@ class PredictKeys:
             the clients. With `fixed` it is 1, for targets in standardized units.
         conformal: the section for conformal prediction. Its sets of labels, or its intervals, contain the true value
             with a given probability.
-        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may leave
-            dropout on. No paper describes this.
+        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may do so,
+            but no paper describes it.
     """
 
     average: AverageKind = opt.key("probabilities", opt.one_of("probabilities", "logits"))

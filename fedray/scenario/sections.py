@@ -24,8 +24,8 @@ class TierKeys:
     """A tier, which is a class of devices with the same resources.
 
     Attributes:
-        share: the share that this tier gets of all clients that are not in a tier with a `number`. A tier without
-            `share` and `number` gets the remaining clients.
+        share: the tier's share of the clients that are in no tier with a `number`. A tier without `share` and `number`
+            gets the remaining clients.
         number: the number of clients in the tier.
         models_per_round: the number of models that a participating client trains in a round, or `all`.
         num_cpus: the number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
@@ -177,11 +177,11 @@ class ScheduleKeys:
         kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
         object: the name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
             has no effect.
-        rows: the meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` a row
-            is a client (default with full participation). With `slot` a row is a position among the participants of a
-            round, who are drawn uniformly (default otherwise). With `stratum` a row is a position that is filled from a
-            fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains only the models
-            of the rounds in which it takes part.
+        rows: the meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` (the
+            default with full participation) a row is a client. With `slot` (the default otherwise) a row is a position
+            among the participants of a round, which are drawn uniformly. With `stratum` a row is a position that is
+            filled from a fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains
+            only the models of the rounds in which it takes part.
     """
 
     kind: str = opt.key("permutation", opt.text)

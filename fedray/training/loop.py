@@ -359,8 +359,7 @@ DRAWS = "it draws random numbers outside torch, which would be the same for all 
 def quiet_fallbacks() -> Iterator[None]:
     """Returns a context that suppresses a warning of torch.
 
-    torch warns if it has to call an operation, such as fused attention, once per lane. Users can do nothing about this
-    warning, and the results are the same.
+    torch warns if it has to call an operation, such as fused attention, once per lane. The results are the same.
     """
     switch = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]  # it is in no stub
     switch(False)

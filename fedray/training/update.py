@@ -57,7 +57,7 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Does the same as `read`, but takes a row of `default`, `[J, d]`, for a vector that was never written."""
+        """Returns the vectors of `read`, with a row of `default`, `[J, d]`, for each vector that was never written."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 

@@ -38,8 +38,6 @@ def name_storage(storage: str) -> str:
 def explain_storage(storage: str) -> Iterator[None]:
     """Turns an error about a storage into a one-line error.
 
-    The error may come from Optuna, from one of its drivers or from the file system.
-
     Raises:
         Unwritable: the storage cannot be used.
 
@@ -67,7 +65,7 @@ def explain_storage(storage: str) -> Iterator[None]:
 
 
 def mend_journal(journal: Path) -> None:
-    """Repairs a journal. Cuts off an unfinished last line, and removes the lock of a killed sweep.
+    """Repairs a journal file: cuts off an unfinished last line, and removes the lock of a killed sweep.
 
     The caller makes sure that no other process writes to the journal meanwhile.
 

@@ -238,8 +238,8 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
 
     The result is empty if there are fewer than four trials, or if all have the same value. fANOVA (Hutter et al., ICML
     2014) computes the shares. If a parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the
-    shares instead. Parameters that cannot change the objective are left out, because their shares would be chance. `i`
-    is the number of the objective, from 0.
+    shares instead. Parameters that cannot change the objective are left out. `i` is the number of the objective, from
+    0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}

@@ -511,7 +511,7 @@ class SearchState:
         points: the points of a grid. It is None for other samplers.
         say: a function that is called with a line about each finished trial.
         trainings: the finished trainings, by the digits of `hash_training`.
-        running: the trials that workers train now, by the futures of the workers.
+        running: the trials that workers train now. The keys are the futures of the trainings.
         waiting: the trials that wait for the end of an equal training of a different trial.
         unchecked: the digits (`hash_training`) of trainings by an earlier process, unless this process has checked that
             the training used the present data.
