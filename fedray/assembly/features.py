@@ -331,6 +331,10 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
         for base, classifier in zip(keys["bases"], classifiers, strict=True)
     ) or (Base(network(scenario), models),)
+    if bases[0].net.objective == "gaussian_nll":
+        raise BadInput(
+            "model.objective = gaussian_nll predicts variances, which stacking does not combine: set it to mse"
+        )
     stack = Stack(
         bases=bases,
         meta=None,
@@ -346,8 +350,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
     if keys["meta"] not in META:
         return stack
     name, options = META[keys["meta"]]
-    width = stack.count_features(classes)
-    return stack._replace(meta=build_net(name, (width,), classes, "cross_entropy", **options))
+    first, width = bases[0].net, stack.count_features()
+    return stack._replace(meta=build_net(name, (width,), first.outputs, first.objective, **options))
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:
@@ -368,6 +372,8 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """
     if model.name not in CLASSIFIERS:
         return None
+    if not classes:
+        raise BadInput(f"method.bases has {model.name}, which predicts classes, but the targets are real: leave it out")
     if fits > MOST_FITTED:
         raise BadInput(
             f"method.bases has {model.name}, of which {fits:,} would be fitted (one for each client and fold): lower "

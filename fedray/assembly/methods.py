@@ -92,7 +92,7 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
     spec, number = method_spec_of(scenario.method.name), pieces.clients.number
-    if not data.classes:
+    if not data.classes and (not spec.parts or spec.models == "clients"):
         raise BadInput(
             f"method.name = {scenario.method.name} joins answers about classes, but {scenario.data.name} has real "
             "targets: choose data with classes"

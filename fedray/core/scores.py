@@ -58,6 +58,7 @@ SCORES = {
     "noise": Score(SQUARED, NEITHER, "noise", "noise of a toy's test targets"),
     "accuracy_average": Score(SHARE, HIGHER, "plain average's accuracy", "accuracy of a stack's plain average"),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
+    "rmse_average": Score(TARGET, LOWER, "plain average's RMSE", "RMSE of the plain average of a stack's sub models"),
     "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs of a row and an OOD input that has more entropy"),
     "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "the same with knowledge uncertainty"),
     "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows taken for OOD if 95 % of OOD inputs are found"),
@@ -127,8 +128,8 @@ _DERIVED = {
 }
 NUMBERED = {
     r"personal_.+_clients": (CLIENTS, "known clients for which a metric is defined, which alone count in its mean"),
-    r"accuracy_base_\d+": (SHARE, "accuracy of one base of a stack"),
-    r"accuracy_base_\d+_fold_\d+": (SHARE, "accuracy of one base's sub models that leave a fold out"),
+    r"accuracy_base_\d+(_fold_\d+)?": (SHARE, "accuracy of one base of a stack, or of its sub models of one fold"),
+    r"rmse_base_\d+(_fold_\d+)?": (TARGET, "RMSE of the same"),
 }
 
 
@@ -158,7 +159,7 @@ def find_score(name: str) -> Score | None:
         return score._replace(name=f"{score.name}, {tier[1]} clients", text=f"{score.text}: clients of tier {tier[1]}")
     for pattern, (unit, text) in NUMBERED.items():
         if re.fullmatch(pattern, inner):
-            return Score(unit, HIGHER, inner.replace("_", " "), text)
+            return Score(unit, LOWER if unit == TARGET else HIGHER, inner.replace("_", " "), text)
     return SCORES.get(inner)
 
 

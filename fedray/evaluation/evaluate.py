@@ -44,6 +44,7 @@ from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all
 from fedray.evaluation.regression import (
     decompose_squared_error,
     join_voters,
+    predict_means,
     read_members,
     score_regression,
 )
@@ -51,7 +52,7 @@ from fedray.metrics import classification, regression
 from fedray.metrics.scorers import SampleMetric
 from fedray.metrics.scores import Scored, read_metric
 from fedray.simulation import study as studies
-from fedray.simulation.stacking import score_stack
+from fedray.simulation.stacking import score_bases, score_stack
 from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Study, join_pieces
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -398,7 +399,7 @@ def score_own_metrics(
         return {}
     x, y = study.split(split, world)
     variance = None
-    if study.parts:
+    if study.parts and study.classes:
         probs = classification.probabilities(outputs.numpy())
         members, prediction = probs[1:], probs[0]
     elif study.classes:
@@ -627,15 +628,20 @@ def score_answer(
             Only regressions use it.
     """
     _, y = study.split(split, world)
-    if study.parts:
+    if study.parts and study.classes:
         probs = classification.probabilities(outputs.numpy())
         found, members = score_stack(study, probs, y.numpy()), probs[1:]
     elif study.classes:
         members, mean = answer_world(outputs, study.evaluation.average, answer, world)
         found = classification.classification_scores(members, y.numpy(), mean)
     else:
-        outputs = answer.drop_absent(outputs, world)
-        return score_regression(read_members(study, world, outputs, split, answer, residual=residual))
+        of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
+        scores = score_regression(of)
+        if study.parts:
+            scores |= score_bases(
+                study, predict_means(study, world, outputs[1:])[..., 0], "rmse", partial(regression.rmse, y=of.y)
+            )
+        return scores
     each = classification.member_scores(members, y.numpy())
     return {**found, **{f"member_{name}": values for name, values in each.items()}}
 

@@ -6,7 +6,7 @@ clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.types import BoolArray, IntArray, Layout, Members, Net
+from fedray.core.types import BoolArray, IntArray, Layout, Members, Net, Objective
 from fedray.data.partition import count_withheld
 from fedray.data.shards import Fetched, ServerShards, Shards, Standardization
 from fedray.data.types import Split
@@ -297,6 +297,11 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
     return joint.clamp(min=TINY).log()
 
 
+def predict_rows(outputs: Tensor, objective: Objective) -> Tensor:
+    """Returns what raw outputs predict: probabilities of the classes, or the real targets, which are the outputs."""
+    return outputs.softmax(-1) if objective == "cross_entropy" else outputs
+
+
 def side_by_side(outputs: Tensor) -> Tensor:
     """Puts the outputs of N clients' networks, `[N, n, C]`, side by side, `[n, N * C]` float32."""
     return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
@@ -391,7 +396,8 @@ class Stack(NamedTuple):
 
     Attributes:
         bases: The n architectures.
-        meta: The meta model. Its inputs are the n * C probabilities of the bases. None means that these are averaged.
+        meta: The meta model. Its inputs are the bases' predictions: n * C probabilities, or n values of a target.
+            None means that these are averaged.
         rounds: Number of rounds in which the bases are trained.
         folds: Number of folds, F. Each base is trained F times, each time without one fold. 1 means that no samples are
             left out.
@@ -430,13 +436,14 @@ class Stack(NamedTuple):
     answers_at_once: bool = False
     name: str = "stacking"
 
-    def count_features(self, classes: int) -> int:
+    def count_features(self) -> int:
         """Returns the number of inputs of the meta model for each sample."""
+        outputs = self.bases[0].net.outputs
         if self.combine is not None:
-            return classes * sum(base.models for base in self.bases)
+            return outputs * sum(base.models for base in self.bases)
         if self.features == SIDE_BY_SIDE:
-            return classes * sum(self.models_of(i) for i in range(len(self.bases)))
-        return classes * len(self.bases)
+            return outputs * sum(self.models_of(i) for i in range(len(self.bases)))
+        return outputs * len(self.bases)
 
     def models_of(self, base: int) -> int:
         """Returns the number of trained models of a base, over all folds."""
@@ -456,29 +463,28 @@ class StackModule(nn.Module):
 
     trained: Tensor
 
-    def __init__(
-        self,
-        bases: list[list[nn.Module]],
-        meta: nn.Module | None,
-        combine: str | None = None,
-        features: str = "out_of_fold",
-        answers: Sequence[bool] = (),
-    ) -> None:
+    def __init__(self, stack: Stack) -> None:
+        """Copies the networks of a stack, each base once for each of its models."""
         nn.Module.__init__(self)
-        self.combine, self.features = combine, features
-        self.answers = tuple(answers) or (True,) * len(bases)
+        self.combine, self.features, self.objective = stack.combine, stack.features, stack.bases[0].net.objective
+        self.answers = tuple(base.answers for base in stack.bases)
         self.register_buffer("trained", torch.zeros((), dtype=torch.int64))
-        self.bases = nn.ModuleList(nn.ModuleList(models) for models in bases)
-        self.meta = meta
+        copies = [
+            nn.ModuleList(copy.deepcopy(base.net.module) for _ in range(stack.models_of(i)))
+            for i, base in enumerate(stack.bases)
+        ]
+        self.bases = nn.ModuleList(copies)
+        self.meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits `[B, C]` of inputs `[B, *input]`."""
+        """Returns logits `[B, C]`, or predicted targets `[B, T]`, of inputs `[B, *input]`."""
         if self.combine is not None:
             return self._join_clients(x, self.combine)
-        answers = [[model(x).softmax(-1) for model in models] for models in self._models()]  # [B, C] each
+        answers = [[predict_rows(model(x), self.objective) for model in models] for models in self._models()]
         each = [torch.stack(one).mean(0) for one in answers]
         if self.meta is None or not bool(self.trained):
-            return torch.stack([one for one, answers in zip(each, self.answers, strict=True) if answers]).mean(0).log()
+            heard = torch.stack([one for one, answers in zip(each, self.answers, strict=True) if answers]).mean(0)
+            return heard.log() if self.objective == "cross_entropy" else heard
         read = [model for one in answers for model in one] if self.features == SIDE_BY_SIDE else each
         logits: Tensor = self.meta(torch.cat(read, dim=-1))
         return logits
@@ -524,13 +530,8 @@ def stacked_net(stack: Stack) -> Net:
     Its `init` returns zeros, because `fedray.simulation.stacking` draws the initial models of each architecture.
     """
     with torch.no_grad():
-        bases = [
-            [copy.deepcopy(base.net.module) for _ in range(stack.models_of(i))] for i, base in enumerate(stack.bases)
-        ]
-        meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
-    module = StackModule(bases, meta, stack.combine, stack.features, [base.answers for base in stack.bases])
-    layout = layout_of(module, stack.name)
-    first = stack.bases[0].net
+        module = StackModule(stack)
+    first, layout = stack.bases[0].net, layout_of(module, stack.name)
     return Net(stack.name, module, layout, first.objective, first.outputs, lambda _key: torch.zeros(layout.d))
 
 

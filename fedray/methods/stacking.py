@@ -37,7 +37,8 @@ Deviations:
     3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
        ensemble of x models under any schedule. It then predicts with the average of these models.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy. Here the meta model is
-       therefore a softmax layer. Two more meta models are an MLP, and the plain average of the bases, which needs no
+       therefore a softmax layer. For real targets (the paper's future work) it is a linear layer, whose inputs are the
+       bases' predictions. Two more meta models are an MLP, and the plain average of the bases, which needs no
        training.
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
        no virtual time.

@@ -230,7 +230,7 @@ class StackWorkers:
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
-        votes, combine = self._mean_probabilities(outputs), self.bases[0].combine
+        votes, combine = self._mean_predictions(outputs), self.bases[0].combine
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read_part(whole, self.study.parts[-1])
             features = self._join(outputs) if combine is None else stacking.side_by_side(outputs[0])
@@ -242,12 +242,18 @@ class StackWorkers:
             answer = stacking.combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
             heard = [vote for vote, part in zip(votes, self.bases, strict=True) if part.answers]
-            answer = torch.from_numpy(np.log(np.maximum(np.mean(heard, axis=0), TINY)))
+            mean = np.mean(heard, axis=0)
+            answer = torch.from_numpy(np.log(np.maximum(mean, TINY)) if self.study.classes else mean)
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
-    def _mean_probabilities(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Turns raw outputs of the sub models of each base, `[F * K, n, C]`, into mean probabilities, `[n, C]`."""
-        return [np.asarray(classification.probabilities(each.numpy()).mean(axis=0)) for each in outputs]
+    def _predict(self, outputs: Tensor) -> FloatArray:
+        """Returns the probabilities of raw outputs. Outputs for real targets are returned unchanged, as float64."""
+        raw = outputs.numpy()
+        return classification.probabilities(raw) if self.study.classes else raw.astype(np.float64)
+
+    def _mean_predictions(self, outputs: list[Tensor]) -> list[FloatArray]:
+        """Turns raw outputs of the sub models of each base, `[F * K, n, C]`, into mean predictions, `[n, C]`."""
+        return [np.asarray(self._predict(each).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
         """Returns the features of n samples, which are the inputs of the meta model, `[n, F]` float32.
@@ -256,9 +262,9 @@ class StackWorkers:
             outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
         """
         if self.bases[0].features == stacking.SIDE_BY_SIDE:
-            each = [classification.probabilities(one.numpy()).transpose(1, 0, 2) for one in outputs]
+            each = [self._predict(one).transpose(1, 0, 2) for one in outputs]
             return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
-        return torch.from_numpy(np.concatenate(self._mean_probabilities(outputs), axis=1).astype(np.float32))
+        return torch.from_numpy(np.concatenate(self._mean_predictions(outputs), axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
         """Returns what clients keep between rounds for all parts of the stack.
@@ -285,7 +291,7 @@ class StackWorkers:
         assert isinstance(meta, FeatureShards)
         fetched = meta.whole.fetch(np.array([world]), np.array([client]))
         x = fetched.x[fetched.rows[0, : int(fetched.size[0])]]
-        out = np.zeros((len(x), len(self.bases), self.study.classes), np.float32)
+        out = np.zeros((len(x), len(self.bases), self.study.net.outputs), np.float32)
         row = slice(world, world + 1)
         whole = State(self._state.models[row], self._state.counters[row], {})
         shards = self.bases[0].study.shards
@@ -298,7 +304,7 @@ class StackWorkers:
             rows = np.flatnonzero(folds == fold)
             for i in range(len(self.bases)):
                 outputs = self._base_outputs(whole, i, world, x[torch.from_numpy(rows)], fold)
-                out[rows, i] = classification.probabilities(outputs.numpy()).mean(axis=0)
+                out[rows, i] = self._predict(outputs).mean(axis=0)
         return torch.from_numpy(out.reshape(len(x), -1))
 
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:

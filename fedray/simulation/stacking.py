@@ -372,7 +372,7 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     own = replace(study, method=Method(study.name, phase), parts=())
     all_seeds, apart = tuple(study.seeds.tolist()), stack.combine is not None
     if is_meta and stack.meta is not None:
-        width = stack.count_features(study.classes)
+        width = stack.count_features()
         read: Shards = ServerShards(study.shards) if stack.at_server else study.shards
         if stack.proxy:
             read = ProxyShards(study.shards, all_seeds, stack.proxy, shows=True)
@@ -442,16 +442,16 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns the mean probabilities of the models of each fold, `[F, n, C]` for each base.
+    """Returns the mean predictions of the models of each fold, `[F, n, C]` for each base.
 
-    `members` has the probabilities that each of the P sub models predicts, `[P, n, C]`.
+    `members` has the probabilities or values that each of the P sub models predicts, `[P, n, C]`.
     """
     bases = [(part, members[part.first : part.first + part.folds * part.models]) for part in find_bases(study)]
     return [own.reshape(part.folds, part.models, *own.shape[1:]).mean(axis=1) for part, own in bases]
 
 
 def average_bases(bases: list[FloatArray]) -> FloatArray:
-    """Averages the probabilities `[F, n, C]` of all bases to `[n, C]`, for the report."""
+    """Averages the predictions `[F, n, C]` of all bases to `[n, C]`."""
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
@@ -463,17 +463,27 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
         probs: Probabilities that the stack predicts, followed by those that its P sub models predict, `[1 + P, n, C]`.
         y: True labels, `[n]`.
     """
-    bases = split_by_base(study, probs[1:])
-    average = average_bases(bases)
+    average = average_bases(split_by_base(study, probs[1:]))
     scores = classification.classification_scores(probs[1:], y, probs[0])
-    scores |= {
-        "accuracy_average": classification.accuracy(average, y),
-        "f1_average": classification.f1_scores(average, y)["f1_weighted"],
-    }
+    scores |= score_bases(study, probs[1:], "accuracy", partial(classification.accuracy, y=y))
+    return scores | {"f1_average": classification.f1_scores(average, y)["f1_weighted"]}
+
+
+def score_bases(study: Study, members: FloatArray, name: str, score: Callable[[FloatArray], float]) -> dict[str, float]:
+    """Scores the average of a stack's sub models, and each base and fold.
+
+    Args:
+        study: The study that `build_stack_study` made.
+        members: Probabilities or values that the P sub models predict, `[P, n, C]`.
+        name: The name of the score, with which all names begin.
+        score: A function that takes predictions `[n, C]` and returns their score.
+    """
+    bases = split_by_base(study, members)
+    scores = {f"{name}_average": score(average_bases(bases))}
     for i, folds in enumerate(bases if study.parts[0].combine is None else []):
-        scores[f"accuracy_base_{i}"] = classification.accuracy(folds.mean(axis=0), y)
+        scores[f"{name}_base_{i}"] = score(folds.mean(axis=0))
         if 1 < len(folds) <= MOST_REPORTED_FOLDS:
-            scores |= {f"accuracy_base_{i}_fold_{f}": classification.accuracy(one, y) for f, one in enumerate(folds)}
+            scores |= {f"{name}_base_{i}_fold_{f}": score(one) for f, one in enumerate(folds)}
     return scores
 
 
