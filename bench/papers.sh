@@ -19,11 +19,11 @@ table() { # a folder below OUT, a file, and what `fedray table` gets beside them
     fedray table "scenarios/papers/$file.yaml" "$@" --jobs "${JOBS:-1}" --out "$out/$folder" || failed="${failed:-} $folder"
 }
 
-# Minutes of a core, in this order: 12, 2, 4, 1, 1, 2, 2, 1, 3, 15, 115, 140, 7, 18, 4, 11, 18, 2, 14, 14, 9, 3, 18, 14, 7, 6.
+# Minutes of a core, in this order: 12, 2, 4, 1, 1, 2, 2, 1, 3, 15, 115, 140, 7, 18, 4, 11, 18, 2, 14, 14, 9, 3, 18, 14, 7, 6, 1.
 small="fedag_table2 fedag_asynchronous fedag_references fedag_fig2_cubic fedag_fig3 fed_ensemble_table1 fed_ensemble_table1_bias
        fed_ensemble_fig2 fed_ensemble_printers shefl_learning_rate_fmnist shefl_rounds_fmnist fed_ensemble_table2_mnist_proxy
        stacking_table4_readings stacking_table5_readings stacking_table4_mnist fed_ensemble_table3_femnist fed_ensemble_table2_shakespeare fedag_table2_protein fed_ensemble_fig6
-       ifca_rotated_mnist pfedbayes_mnist dsvgd_kin8nm dsvgd_mnist pvi_mnist ivon_admm_rates_fmnist ivon_admm_fmnist"
+       ifca_rotated_mnist pfedbayes_mnist dsvgd_kin8nm dsvgd_mnist pvi_mnist ivon_admm_rates_fmnist ivon_admm_fmnist stacking_regression"
 for name in $small; do table "$name" "$name"; done
 
 if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it took, on processors of different speed

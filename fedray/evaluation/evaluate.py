@@ -262,6 +262,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
         pieces = runtime.ask(studies.losses_of(study.method.phase.models), state)
         for world in np.flatnonzero(~owned).tolist():
             of_world = join_pieces(pieces, world)
+            of_world = answer.drop_absent(of_world, world) if study.parts else of_world  # sub models come too
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
