@@ -98,7 +98,7 @@ class Distil:
         epochs: Number of passes over the server's inputs.
         lr: Learning rate, above 0.
         batch_size: Number of inputs per step.
-        temperature: Temperature of the teachers' probabilities, above 0. They become sharper below 1.
+        temperature: Temperature of the teachers' probabilities, above 0. A temperature below 1 sharpens them.
     """
 
     epochs: int = 20

@@ -294,7 +294,7 @@ class Laplace(NamedTuple):
 
     Attributes:
         temperature: T, above 0. The curvature is divided by it.
-        precision: c, above 0. It is added to the curvature, and gives the precision.
+        precision: c, above 0. The sum of the curvature and c is the precision.
         prior: c_0, the precision of the prior, at most c.
         trainable: p, the number of trainable parameters. Only these have a posterior. Buffers are averaged.
     """

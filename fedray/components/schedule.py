@@ -294,7 +294,7 @@ def only(participation: Participation | Informed, members: Members) -> Participa
 def join_tiers(picked: Sequence[IntArray]) -> Drawn:
     """Joins the participants of each tier (class of devices).
 
-    Their slots (positions among all participants) are numbered in this order.
+    Slots (positions among all participants) are numbered tier after tier.
     """
     client = np.concatenate(picked).astype(np.int64)
     return Drawn(client, np.arange(len(client)))

@@ -2,8 +2,8 @@
 
 A rule chooses among the clients of one tier (class of devices), so every tier keeps its share of the participants. The
 rule uses only facts that a server knows. The server knows the number of samples of every client. A client *counts* in a
-round if the server uses its upload. The server then also knows the last such round, the client's mean training loss in
-it, and how long a round of the client takes. A *world* is one seed of one fold of the data.
+round if the server uses its upload. The server then also knows the client's mean training loss in this round, and how
+long a round of the client takes. A *world* is one seed of one fold of the data.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))

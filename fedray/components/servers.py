@@ -204,7 +204,7 @@ def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]
 def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: int) -> tuple[State, Tensor]:
     """Returns the state after the step of `base`, and the change of the trainable parameters, `[M, p]` float64.
 
-    `trainable` is p, the number of trainable parameters of a model. They come first.
+    `trainable` is p, the number of trainable parameters, which come first in a model.
     """
     after = base.step(state, stats, t)
     return after, after.models.double()[:, :trainable] - state.models.double()[:, :trainable]

@@ -60,7 +60,7 @@ class Unwritable(FedrayError):
 
 
 class Lost(FedrayError):
-    """Raised if a worker process died, and state is lost that no other process has, such as private vectors of clients.
+    """Raised if a worker process died with state that no other process has, such as private vectors of clients.
 
     The run then continues from its newest checkpoint.
     """

@@ -610,7 +610,7 @@ class Server(NamedTuple):
     Attributes:
         init: A function that takes the first models `[M, d]` and returns the tensors of `State.extra`.
         reduce: A function that takes some uploads and returns statistics of them. Statistics are added with `+` in any
-            order. It is called in the process that trained the clients.
+            order. `reduce` is called in the process that trained the clients.
         step: A function that takes the state before round t, all statistics of the round, and t. It returns the state
             after round t.
         keeps: Whether the statistics hold every upload, and not only sums.
@@ -785,14 +785,14 @@ class Phase:
             whose uploads the server used. None leaves the state unchanged.
         choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
-        groups: Largest number of groups of uploads (`Flight.group`) in one call of a runtime, in asynchronous training.
-            0 means that training is synchronous.
+        groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
+            runtime. 0 means that training is synchronous.
         work: What clients do instead of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. It returns a state with which the clients work
             once more before the server's step, or None if no work is left. If the field is None, clients work once in a
             round.
         server_work: A function that takes a round. It returns how many training steps the server makes in each world,
-            and how many samples they have. None means no training steps.
+            and the number of samples in these steps. None means no training steps.
     """
 
     models: int

@@ -491,8 +491,8 @@ class ReadOptions(NamedTuple):
     Attributes:
         target: Name of the column to predict. None means that the form of the data fixes the target.
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
-            values and categories. None means that the form of the data fixes the inputs, or that all other columns of a
-            table are inputs.
+            values and categories. None means that the form of the data fixes the inputs. In a table, all other columns
+            are then inputs.
         exclude: Names of columns of a table that are no inputs. They may be given if `input` is None.
         group: Name of the column with the client of each sample.
         test: The test samples, in the same form as the data, or the name of the part of the data that holds them. None

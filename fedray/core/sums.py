@@ -377,7 +377,7 @@ def add_stats(total: Stats, part: Stats) -> None:
 
     Args:
         total: The total. It is empty at first.
-        part: The statistics. The total may keep their arrays, so no other code may use these afterwards.
+        part: The statistics. The total may keep the arrays of `part`, so no other code may use these arrays afterwards.
     """
     for name, value in part.items():
         if name in total:

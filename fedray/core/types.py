@@ -105,7 +105,7 @@ class Layout:
         return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Returns for each of a model's d values whether it belongs to one of some layers."""
+        """Returns for each of a model's d values whether it belongs to one of the given layers."""
         inside = [name.rpartition(".")[0] in layers for name in self.names]
         return np.repeat(np.array(inside, dtype=np.bool_), self.sizes)
 

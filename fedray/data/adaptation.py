@@ -39,8 +39,8 @@ class Form(NamedTuple):
         open: Function that reads an object of this form with the given options.
         options: Names of the options that act on this form. Other options are refused. None means that `open` itself
             checks the options.
-        join: Function that joins the data of several clients to one data set. It is the same function for all forms
-            that can be joined to each other. None means that data of this form cannot be given client by client.
+        join: Function that joins the data of several clients to one data set. Forms that can be joined to each other
+            have the same function. None means that data of this form cannot be given client by client.
     """
 
     name: str

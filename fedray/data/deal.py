@@ -432,8 +432,8 @@ def build_shards(
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds, without labels, instead of the clients.
-        pooled: Settings by which samples are dealt to clients before the samples of all clients are pooled into one
-            client. They include wrong labels and shifts. None means that samples are not pooled.
+        pooled: Settings by which samples are dealt to clients (with wrong labels and shifts) before all clients are
+            pooled into one. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be

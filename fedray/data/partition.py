@@ -102,7 +102,7 @@ CLIENT_COLUMNS = ("client of the row", "client")  # usual names of the column th
 def find_names(data: Dataset, group: str | None) -> Array | None:
     """Returns the column that names the client of each sample, or None if there is no such column.
 
-    This is the column with the name `group`, or with one of the usual names.
+    The column has the name that is the value of `group`, or one of the usual names.
     """
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 

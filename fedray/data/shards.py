@@ -219,7 +219,7 @@ class Shards(Protocol):
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Returns the indices of the client's own samples in `test(world)`, `[n]`.
 
-        The result is None if clients have no test samples of their own. They have some only in natural partitions.
+        The result is None if the partition is not natural, because clients then have no test samples of their own.
         """
         ...
 
@@ -368,7 +368,7 @@ class StoredShards:
     def dealt_arrays(self) -> list[Array]:
         """Returns arrays that describe the partitions of all worlds. Digests are computed from them.
 
-        They hold the samples of the clients and of the server, the numbers of samples, and wrong labels.
+        The arrays hold the samples of the clients and of the server, the numbers of samples, and wrong labels.
         """
         tables = [self._train, *([self._held] if self._held else [])]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients

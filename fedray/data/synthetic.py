@@ -177,7 +177,7 @@ class GeneratedShards:
                 `EVALUATED_CLIENTS` if N is larger.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
-                N clients then pools the samples of `owners / N` of them. None means no pooling.
+                N clients pools the samples of `owners / N` of these clients. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)

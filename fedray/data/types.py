@@ -514,7 +514,7 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Checks the parts of a data set: numeric arrays, inputs of one shape, as many labels and groups as inputs.
+    """Checks that parts are numeric arrays, with inputs of one shape, and as many labels and groups as inputs.
 
     If clients are `generated`, the training part may be empty.
 

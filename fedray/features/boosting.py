@@ -324,7 +324,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
     """Returns clients' sums of sample weights as statistics of a round. The sums were divided by `2^shift`.
 
-    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first is over all samples. Each further one is
+    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first is over all samples. Each further sum is
     over the samples on which one of the M candidates is wrong.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
@@ -334,7 +334,7 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 def join_errors(stats: Stats) -> Tensor:
     """Adds the clients' sums of sample weights in each world, `[R, 1 + M]`, divided by a power of two.
 
-    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The power is the largest one by
+    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The power of two is the largest by
     which a client of the world has divided its sums.
 
     Example:
@@ -542,7 +542,7 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """What a process stores about its clients from one round to the next, so that it need not compute it again.
+    """What a process stores about its clients from one round to the next, to save repeated work.
 
     Attributes:
         row: The last ensemble that the process received, for each world (seed of a fold).

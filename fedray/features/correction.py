@@ -139,7 +139,7 @@ def sharpness_aware(rho: float) -> Transform:
 def chain(*rules: Transform | None) -> Transform | None:
     """Joins transformations of the gradient into one, which applies them in order. Returns None if all are None.
 
-    The first one gets the gradient of the loss, and each later one the result of the one before.
+    The first transformation gets the gradient of the loss. Each later one gets the result of the previous one.
 
     Raises:
         BadInput: Two transformations choose the parameters at which a step computes its gradient.

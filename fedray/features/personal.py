@@ -113,11 +113,12 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 class PersonalPasses(Piece):
     """Trains a client's personal models, after the client has trained the received model.
 
-    Their batches are drawn separately. A client of the run predicts with its personal model. If it has several, it
-    predicts with the one that is best on its withheld samples.
+    Their batches are drawn separately. A client of the run predicts with its personal model. A client with several
+    personal models predicts with the model that is best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. A training continues from where the client's last one ended.
+        each: How each personal model is trained. A training continues where the client's previous training of this
+            model ended.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

@@ -194,7 +194,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
     """Returns a multiplier for each of the whole model's parameters, `[d]`. They replace a slice's `Scaler` layers.
 
-    It is 1 / r for a slice of width r, and 1 in the last layer.
+    A multiplier is 1 / r for a slice of width r, and 1 in the last layer.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])

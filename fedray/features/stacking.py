@@ -275,8 +275,8 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
     Args:
         kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, a client's probability of
-            a class is weighted by its share of the samples of the class, and the sums are normalized. With `voting`,
-            the probability of a class is the fraction of clients whose largest logit belongs to it.
+            a class is weighted by the client's share of the samples of the class, and the sums are normalized. With
+            `voting`, the probability of a class is the fraction of clients whose largest logit belongs to it.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
 
@@ -381,7 +381,7 @@ class Base(NamedTuple):
         voter: A classifier that clients fit instead of training a network. `net` is then a `voting_net`. None means
             that clients train `net`.
         members: A function that takes clients, and returns whether each has this architecture. None means all clients.
-        answers: Whether this architecture counts in the mean that predicts if there is no meta model.
+        answers: Whether this architecture belongs to the mean that predicts without a meta model.
     """
 
     net: Net
@@ -397,7 +397,7 @@ class Stack(NamedTuple):
     Attributes:
         bases: The n architectures.
         meta: The meta model. Its inputs are the bases' predictions: n * C probabilities, or n values of a target.
-            None means that these are averaged.
+            None means that these predictions are averaged.
         rounds: Number of rounds in which the bases are trained.
         folds: Number of folds, F. Each base is trained F times, each time without one fold. 1 means that no samples are
             left out.

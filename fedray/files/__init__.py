@@ -1,1 +1,1 @@
-"""Reads and writes files that other people or processes may write or read, with limits and checksums."""
+"""Reads and writes files that other people or processes may use, with limits and checksums."""

@@ -193,7 +193,7 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
     """Returns whether two modules have the same values.
 
-    If shapes differ, the result is True: `net_of` reports this error.
+    If shapes differ, the result is True, because `net_of` reports this error.
     """
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
