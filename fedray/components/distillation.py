@@ -170,7 +170,7 @@ class Fusion:
     """The settings by which the server's model (the student) learns from the predictions of all uploads of a round.
 
     Attributes:
-        steps: Largest number of steps. With 0 the student stays as it is at the start.
+        steps: Largest number of steps. With 0, the student stays as it is at the start.
         lr: Learning rate of Adam at the start, above 0. The rate falls to 0 along a cosine.
         batch_size: Number of inputs per step.
         patience: After this number of steps without a better score, the training stops.
@@ -223,7 +223,7 @@ class Student(NamedTuple):
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
     """Combines the predictions of all uploads for n inputs. Returns the target from which all students learn, `[n, C]`.
 
-    The target is `softmax` of the weighted mean of the uploads' logits. In a regression it is the mean of the outputs.
+    The target is `softmax` of the weighted mean of the uploads' logits. In a regression, it is the mean of the outputs.
     With the kind `mean_logits`, all uploads have equal weights. With the kind `confidence`, the weight of an upload for
     an input is the variance of its logits over the classes (Cho et al. 2022). This kind is for classifications only. At
     least one student must have an upload.

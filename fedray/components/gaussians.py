@@ -31,7 +31,7 @@ class Sampling:
     """The settings by which a sample of models is drawn. These models predict.
 
     Attributes:
-        kind: With `bootstrap` the sample consists of the uploads. With `omc` it is drawn from N(mean, diag variance).
+        kind: With `bootstrap`, the sample consists of the uploads. With `omc`, it is drawn from N(mean, diag variance).
         slots: Largest number of models in the sample.
         seeds: The seed of each world.
         trainable: Number of trainable parameters, p. Only these are drawn.
@@ -545,12 +545,12 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
     The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Here n is the
     number of the client's training samples, and `linear` and `precision` describe the client's factor. The loss is
     computed at weights w that are drawn from q. Each step multiplies a precision by `1 + y + y^2 / 2` for some y, so
-    precisions stay above 0. At a learning rate of 0 nothing changes.
+    precisions stay above 0. At a learning rate of 0, nothing changes.
 
     Args:
         weights: The weights of the terms of the objective.
         beta1: Weight of earlier gradients in the running mean of gradients, in [0, 1).
-        beta2: Weight of earlier curvatures in the running mean of curvatures, in (0, 1]. With 1 precisions do not
+        beta2: Weight of earlier curvatures in the running mean of curvatures, in (0, 1]. With 1, precisions do not
             change.
         p: Number of weights of the network.
 

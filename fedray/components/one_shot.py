@@ -430,13 +430,13 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
     """Returns the steps of a Markov chain (SGHMC), by which a client draws M samples from its posterior.
 
     A model has M p values, p for each sample. The last p values are the position of the chain, at which the gradient is
-    computed. The values of a sample move with the chain until the sample is taken. In a later round the chain continues
-    from its last position.
+    computed. The values of a sample move with the chain until the sample is taken. In a later round, the chain
+    continues from its last position.
 
     Args:
         cycles: The cycles, which decide when samples are taken.
         momentum: The value 1 - a for the friction a, in [0, 1).
-        temperature: The temperature T, at least 0. With 1 the chain samples the posterior. With 0 the steps are SGD
+        temperature: The temperature T, at least 0. With 1, the chain samples the posterior. With 0, the steps are SGD
             with momentum.
         p: Number of weights in a sample.
     """

@@ -153,8 +153,8 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         graphs: The graph of each world. Several worlds may share a graph.
         models: Number of models, K.
         seeds: The seed of each world.
-        transition: The rule by which a model moves. The next client is a random neighbor. With `uniform` the model
-            always moves. With `lazy` it moves with probability 1/2. With `metropolis` all clients are visited equally
+        transition: The rule by which a model moves. The next client is a random neighbor. With `uniform`, the model
+            always moves. With `lazy`, it moves with probability 1/2. With `metropolis`, all clients are visited equally
             often in the long run.
         outages: The nodes and edges that fail.
     """

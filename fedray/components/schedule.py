@@ -370,9 +370,9 @@ def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
 def permutation(models: int, rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each client trains the models in a random order (Fed-ensemble).
 
-    In every round t with `t mod K = 0` each client draws a uniform permutation P of the K models. In round t it trains
-    the model `P[t mod K]`. So it trains every model exactly once in K rounds. If its tier has m models per round, it
-    trains the models `P[(t + j) mod K]` for j < m (SHEFL).
+    In every round t with `t mod K = 0`, each client draws a uniform permutation P of the K models. In round t, it
+    trains the model `P[t mod K]`. So it trains every model exactly once in K rounds. If its tier has m models per
+    round, it trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
     `rows` names the owner of a permutation: a `client`, a `slot` (a position among the participants), or a `stratum` (a
     slot that is always filled from the same set of clients).

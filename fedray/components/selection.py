@@ -120,18 +120,18 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
     Deviations:
         1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
-           same odds. The paper draws new clients by the speed of their type of device. In the code all clients register
-           with their duration and their number of samples. The code draws new clients by these values. Its T is a
-           percentile of all registered durations. Here T is a percentile of the durations of clients whose uploads the
-           server has used.
+           same odds. The paper draws new clients by the speed of their type of device. In the code, all clients
+           register with their duration and their number of samples. The code draws new clients by these values. Its T
+           is a percentile of all registered durations. Here T is a percentile of the durations of clients whose uploads
+           the server has used.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
            range.
-        5. As in the paper, the limit is 0.95 times the last result that would be chosen by rank. In the code the limit
+        5. As in the paper, the limit is 0.95 times the last result that would be chosen by rank. In the code, the limit
            is a fraction of the next result.
-        6. T only rises. In the code T rises if the utility of 20 rounds differs by at most 10 % from the utility of the
-           20 rounds before. It falls if the utility is more than five times as large.
+        6. T only rises. In the code, T rises if the utility of 20 rounds differs by at most 10 % from the utility of
+           the 20 rounds before. It falls if the utility is more than five times as large.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
 
@@ -166,7 +166,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 def draw_in_turn(clients: Clients, number: int) -> Participation:
     """Returns a participation rule that takes all clients in the order of their ids, and then begins again.
 
-    `number` is the number of participants of a round. Over many rounds each tier (class of devices) takes part in
+    `number` is the number of participants of a round. Over many rounds, each tier (class of devices) takes part in
     proportion to its size.
 
     Example:

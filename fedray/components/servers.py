@@ -351,11 +351,10 @@ def with_optimizer(
 ) -> Server:
     """Returns a server with an optimizer. Its pseudo-gradient `g` is the change of the models by the step of `base`.
 
-    - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1 the
+    - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1, the
       result is that of `base`.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
-      + tau)`. v starts at tau^2. In `adam` `v <- 0.99 v + 0.01 g^2`, and in `yogi` `v <- v - 0.01 g^2
-      sign(v - g^2)`.
+      + tau)`. v starts at tau^2. In `adam`, `v <- 0.99 v + 0.01 g^2`. In `yogi`, `v <- v - 0.01 g^2 sign(v - g^2)`.
 
     Args:
         base: The server whose step gives the pseudo-gradient.

@@ -235,13 +235,13 @@ class RateSchedule(NamedTuple):
     """A schedule of the learning rate. It gives the multiplier of each round.
 
     Attributes:
-        kind: How the multiplier changes. With `constant` it is always 1. With `cosine` and `linear` it falls from 1 to
-            `floor` within `rounds` rounds. With `step` it starts at 1, and is multiplied by `gamma` at each round in
-            `at`.
+        kind: How the multiplier changes. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1
+            to `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round
+            in `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
         floor: The last multiplier of `cosine` and `linear`.
-        warmup: Length of the warm-up in rounds. In round t of the warm-up the multiplier is also multiplied by
-            `(t + 1) / warmup`.
+        warmup: Length of the warm-up in rounds. In round t of the warm-up, the multiplier is also multiplied by `(t +
+            1) / warmup`.
         at: The rounds, from 0, at which the multiplier of `step` falls.
         gamma: The factor of `step`.
         restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts). Otherwise they
@@ -301,7 +301,7 @@ class Augmentation(NamedTuple):
             numbers `[n, numbers]`. `row`: one input. `batch`: inputs `[B, ...]` and targets `[B]` or `[B, q]` of one
             client and step. The function returns the changed inputs. For `batch` it may return inputs and targets.
         name: Name of the augmentation in messages.
-        numbers: Number of uniform random numbers for each sample, for the form `rows`.
+        numbers: With the form `rows`, the number of uniform random numbers for each sample.
     """
 
     function: Callable[..., Any]
@@ -534,7 +534,7 @@ class Work:
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns the texts that a run's manifest shows in place of an engine's name and the reason for its choice.
+        """Returns two texts for a run's manifest, which replace an engine's name and the reason for its choice.
 
         The first text names the class that does the work. The second text says what the work is.
         """

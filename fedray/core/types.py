@@ -119,7 +119,7 @@ class Net:
         module: A module that maps `[B, *input]` to `[B, outputs]`. The values of its parameters are never used.
         layout: The order of a model's values.
         objective: Name of the loss in training. `fedray.models.net.per_sample` computes it.
-        outputs: Number of outputs for one sample. For `gaussian_nll` it is twice the number of targets.
+        outputs: Number of outputs for one sample. For `gaussian_nll`, it is twice the number of targets.
         init: A function that draws the initial values of a model, `[d]` float32, from a random key.
     """
 
@@ -146,7 +146,7 @@ class Tier:
         resources: Further resources that Ray reserves for an actor of this tier, by name.
         seconds_per_step: Virtual seconds of an optimizer step.
         seconds_per_sample: Virtual seconds that each sample of the batch adds to an optimizer step.
-        spread: Standard deviation of the logarithm of a device's speed. With 0 all devices of the tier are equal.
+        spread: Standard deviation of the logarithm of a device's speed. With 0, all devices of the tier are equal.
         uplink: Bytes per virtual second to the server.
         downlink: Bytes per virtual second from the server.
         latency: Virtual seconds added to the time of each transfer.

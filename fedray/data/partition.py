@@ -236,7 +236,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 def natural(
     values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
 ) -> Cut:
-    """Makes one client of each natural group, such as a writer, a role or a printer, in the sorted order of the groups.
+    """Makes each natural group, such as a writer, a role or a printer, a client. Clients are sorted by group.
 
     `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
     number. Groups with fewer than `min_rows` samples are left out, together with their samples.
@@ -251,7 +251,7 @@ def natural(
 
 
 def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
-    """Makes one client of each value that has at least `least` samples, in the sorted order of the values.
+    """Makes each value that has at least `least` samples a client. Clients are sorted by value.
 
     `what` names the partition in messages.
     """
@@ -295,7 +295,7 @@ def domain(
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
     rounded by largest remainders. The clients are numbered domain after domain.
 
-    Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper each domain is one client. Here a
+    Source: Peng et al. 2020 (federated adversarial domain adaptation). In the paper, each domain is one client. Here a
     domain may have several clients.
 
     There must be at least as many clients as domains. A data set that joins several data sets has the column `domain`.

@@ -33,7 +33,7 @@ class Fetched(NamedTuple):
             labels of all worlds, one world after the other.
         rows: The indices in x of the samples of each job's client, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
-        first: The number that is added to an index in x to get the index in y, for each job, `[J]` int64. None means 0
+        first: For each job, the number that is added to an index in x to get the index in y, `[J]` int64. None means 0
             for all jobs.
 
     Example:
@@ -495,7 +495,7 @@ def share_array(array: Array) -> Tensor:
 
 
 def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
-    """Returns SHA-256 digests of the data of clients, server and evaluation, by the name of the data.
+    """Returns SHA-256 digests of the data of clients, server and evaluation, with a name for each digest.
 
     `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
     digits of sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.

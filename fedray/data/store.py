@@ -393,7 +393,10 @@ Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the lines of each role in the CSV files, by its name (`play_ROLE`). Stage directions are left out."""
+    """Returns the lines of each role in the CSV files, by the role's name (`play_ROLE`).
+
+    Stage directions are left out.
+    """
     roles: Roles = {}
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
@@ -417,7 +420,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines of each role in 36 plays, by its name (`play_ROLE`), as LEAF's parser finds them.
+    """Returns the lines of each role in 36 plays, by the role's name (`play_ROLE`), as LEAF's parser finds them.
 
     Roles with at most two lines are left out.
     """

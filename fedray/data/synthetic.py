@@ -173,8 +173,8 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world, which is one replicate of one fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Number of further generated clients whose samples the server gets, as a share of N, or of
-                `EVALUATED_CLIENTS` if N is larger.
+            server: The server gets the samples of further generated clients. This is their number, as a share of N, or
+                of `EVALUATED_CLIENTS` if N is larger.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
                 N clients pools the samples of `owners / N` of these clients. None means no pooling.

@@ -310,7 +310,7 @@ class Dataset(NamedTuple):
         train: Training samples. They are empty if clients are generated.
         test: Test samples. They are empty if there are folds.
         classes: Number of classes. It is 0 for a regression.
-        class_names: Names of the classes. For a regression the tuple is empty.
+        class_names: Names of the classes. For a regression, the tuple is empty.
         shift: Mean of the inputs in each fold, `[F, *s]` float32.
         scale: Standard deviation of the inputs in each fold, `[F, *s]` float32.
         y_shift: Mean of the targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
@@ -327,7 +327,7 @@ class Dataset(NamedTuple):
         features: Names of the f input columns. The tuple is empty if the columns have no names.
         table: Columns of the user's table by name. The inputs come first, in their order. The value is None for a
             numeric input, the tuple of categories for an input of text, and `()` for a column that is no input. Without
-            a table the dict is empty.
+            a table, the dict is empty.
         means: Values that replace missing inputs, `[*s]` float32. None means that missing inputs are refused.
         ood: Out-of-distribution inputs from `evaluate.ood`, `[m, *s]`, which belong to none of the classes. None means
             that there are no such inputs.

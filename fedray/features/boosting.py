@@ -47,7 +47,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
     """Converts a fitted `sklearn.tree.DecisionTreeClassifier` to an array.
 
     The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. The
-    class of a leaf is its most frequent class. In a tie it is the first such class.
+    class of a leaf is its most frequent class. In a tie, it is the first such class.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -99,7 +99,7 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie the first class wins.
+    """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie, the first class wins.
 
     `classes` holds the class for which each of S members votes, `[..., S]`, or -1. `number` is the number of classes.
 
@@ -663,7 +663,7 @@ class FitTrees(Work):
         return {"learners": Kept({(job.world, 0, job.client): learners})}, first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
-        """Fits one learner (tree of n nodes), `[n, 3]`, with weights of samples or on drawn samples."""
+        """Fits one learner (tree of n nodes), `[n, 3]`, to weighted samples or to drawn samples."""
         seed, address = int(job.site.seeds[job.world]), (job.t, job.client, number)
         x, y = job.rows.x.numpy(), job.rows.y.numpy()
         random_state = int(rng.keys(seed, "learner", *address) % np.uint64(2**32))

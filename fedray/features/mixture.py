@@ -89,8 +89,8 @@ def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
     """Returns a client's weights of K fixed models, `[K]`.
 
     The weights start equal. Each of `steps` E steps replaces the weight of a model by the mean probability that a
-    sample of the client comes from it. `losses` holds the loss of each model on each sample, `[K, n]`. Without samples
-    the weights stay equal.
+    sample of the client comes from this model. `losses` holds the loss of each model on each sample, `[K, n]`. Without
+    samples, the weights stay equal.
 
     Example:
         >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()

@@ -409,7 +409,7 @@ class Stack(NamedTuple):
             model are the logits of all these models. Without a meta model, this rule of `combine_outputs` combines
             them.
         proxy: Fraction of each client's samples on which only the meta model is trained, if each client has a model of
-            its own. With 0 the models and the meta model are trained on all samples.
+            its own. With 0, the models and the meta model are trained on all samples.
         features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, it gets the
             predictions of the sub models that were not trained on the sample. With `all`, it gets the mean prediction
             of all sub models of a base. With `side_by_side`, it gets the predictions of all sub models side by side.

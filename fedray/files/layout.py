@@ -194,7 +194,7 @@ def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
 
 
 def _walk(layout: PictureFolders, folder: Path, part: str, client: str, skip: Path | None) -> None:
-    """Adds to `layout` the folders of classes in a folder, which belongs to the data set, to a part or to a client."""
+    """Adds the folders of classes in one folder (of the data set, of a part or of a client) to `layout`."""
     full = [at for at in list_folders(folder) if at != skip and _has_pictures(at, inside=True)]
     names, direct = [at.name for at in full], [at for at in full if _has_pictures(at)]
     if direct:

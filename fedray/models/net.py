@@ -39,7 +39,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
             torch's global generator.
         name: Name of the network in messages and records.
         objective: Name of the loss in training. `per_sample` computes it.
-        outputs: Length of the output for one sample. For `gaussian_nll` it is twice the number of targets.
+        outputs: Length of the output for one sample. For `gaussian_nll`, it is twice the number of targets.
 
     Returns:
         The net. Its `init(key)` makes a new module with random numbers from `key`, and returns the module's model,
@@ -265,7 +265,7 @@ def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
 
     Up to a constant, the loss is the negative log-likelihood of a distribution with these outputs. Its Fisher matrix is
     `diag(p) - p p'` for `cross_entropy` with the probabilities p, the identity for `half_mse`, and twice the identity
-    for `mse`. For `gaussian_nll` the information is `1 / v` about the mean and `1 / (2 v^2)` about the variance v.
+    for `mse`. For `gaussian_nll`, the information is `1 / v` about the mean and `1 / (2 v^2)` about the variance v.
 
     Example:
         >>> import torch
@@ -546,7 +546,7 @@ class Samples(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns logits `[n, C]`.
 
-        In training these are the logits of the last sample. In evaluation they are `log 1/M sum_m p(y | x, w_m)`.
+        In training, these are the logits of the last sample. In evaluation, they are `log 1/M sum_m p(y | x, w_m)`.
         """
         if self.training:
             return self._weights.answer(self.net, self.samples[-1], x)
@@ -568,7 +568,7 @@ CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # they drop whole channel
 
 
 def find_dropout(module: nn.Module) -> list[nn.Module]:
-    """Returns the dropout layers of a module whose probability is above 0, in the module's order.
+    """Returns a module's dropout layers with a probability above 0, in the module's order.
 
     Example:
         >>> len(find_dropout(nn.Sequential(nn.Dropout(0.0), nn.Dropout2d(0.5))))

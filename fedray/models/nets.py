@@ -510,7 +510,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
     Args:
         name: One of `model_names()`.
         input_shape: Shape of one sample.
-        outputs: Length of the output. For `gaussian_nll` it is twice the number of targets.
+        outputs: Length of the output. For `gaussian_nll`, it is twice the number of targets.
         objective: Name of the loss in training.
         options: Options of the network: the arguments of the function that builds it.
 
@@ -558,7 +558,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits of all heads, `[n, H, C]`, in training, and their mean, `[n, C]`, in evaluation."""
+        """Returns the logits of all heads in training, `[n, H, C]`, and their mean in evaluation, `[n, C]`."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)

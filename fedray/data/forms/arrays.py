@@ -317,7 +317,7 @@ class Labels(NamedTuple):
     Attributes:
         train: Classes `[n]` int64, or targets `[n, q]` float32, of the training samples.
         test: Classes or targets of the test samples, in the same form. None means that there are no test samples.
-        names: Names of the classes. For a regression the tuple is empty.
+        names: Names of the classes. For a regression, the tuple is empty.
         remarks: Sentences that tell the user about the conversion.
     """
 
