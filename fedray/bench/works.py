@@ -110,7 +110,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
     """Makes a benchmark of 100 clients with 100 images of 28 x 28 each, in batches of 10.
 
-    `more` has sections of the scenario to change.
+    `more` has sections that replace those of the scenario.
     """
     keys = fedavg_scenario(100, per_round, batch_size=10) | more
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
@@ -256,7 +256,7 @@ class Federation(NamedTuple):
         model: the global model, which is trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
         loss: a function that takes outputs and targets, and returns the mean loss of a batch.
-        local: the settings of local training. The loop uses the optimizer and FedProx's proximal term.
+        local: the settings of local training. The loop uses only its optimizer and FedProx's proximal term.
     """
 
     model: nn.Module
@@ -708,7 +708,7 @@ def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResu
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time with a million clients, divided by that with ten thousand, and the peak memory."""
+    """Measures the peak memory with a million clients, and the CPU time divided by that with ten thousand clients."""
     bench.pin_to_one_core()
     few, many = (simulate(generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = bench.take_turns([(few, 4), (many, 4)], 3 if quick else 9)

@@ -368,8 +368,8 @@ def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster.
 
     To begin: `fedray run quickstart` trains five models over 100 clients, and writes a report below this folder.
-    `fedray scenarios` lists more, `fedray check quickstart --all` prints every key, `fedray list methods` the methods.
-    `fedray docs KEY` says what a key means.
+    `fedray scenarios` lists more scenarios, and `fedray list methods` the methods. `fedray check quickstart --all`
+    prints every key, and `fedray docs KEY` explains one.
     """
 
 

@@ -372,7 +372,7 @@ def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
 def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     """Leaves YAML files out of some paths, unless all are such files.
 
-    The pattern `cells/*` of a table matches them, too.
+    The pattern `cells/*` of a table matches such files, too.
     """
     return tuple(one for one in folders if not (one.suffix == ".yaml" and one.is_file())) or folders
 

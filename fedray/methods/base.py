@@ -75,7 +75,7 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = servers.mean,
 ) -> tuple[Phase, ...]:
-    """Makes one federated training for each network of `method.networks`, for a method's `parts`.
+    """Makes the `parts` of a method: one federated training for each network of `method.networks`.
 
     The clients that have a network train it. The arguments are those of `federated`.
 
@@ -125,9 +125,8 @@ def federated_slices(
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Makes the schedule, which plans the jobs of each round.
 
-    It draws the participants as the scenario says. The key `schedule.kind` says which models they train.
-
-    If this key is not set, `assign` says it.
+    It draws the participants as the scenario says. The key `schedule.kind` says which models they train. If it is not
+    set, `assign` says this.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:

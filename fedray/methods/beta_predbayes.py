@@ -105,7 +105,7 @@ def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], n
 
 
 def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of β-Predictive Bayes.
+    """Returns the stack of β-Predictive Bayes, in which a meta model combines the clients' networks.
 
     The stack's first layer has the models that each client sampled from its posterior. The meta model is the scalar
     beta.

@@ -29,8 +29,7 @@ Formulas of adaboost_f:
     \end{aligned}
     $$
 
-    where $e$ is the error of $h_t$. The prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$. Boosting
-    stops if $e \ge 1 - 1 / C$.
+    where $e$ is the error of $h_t$. The prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$.
 
 Formulas of distboost_f:
     DistBoost.F is AdaBoost.F with a different $h_t$: the vote of the learners $h_j$ of all clients is one learner, and

@@ -28,7 +28,7 @@ Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
        and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
        The paper's heads also have attention and convolutions.
-    2. If a tier has only a part of the network, batch normalization is refused if it counts its batches. The paper
+    2. If a tier has only a part of the network, batch normalization that counts its batches is refused. The paper
        averages its statistics like weights. Use `model.norm: group` instead.
     3. Heads that no client trains do not predict. With `extended: false`, the trained heads predict together for new
        clients. A client of the run predicts with its own head.

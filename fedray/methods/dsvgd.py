@@ -66,7 +66,7 @@ Deviations:
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
     7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).
-    8. One client trains per round. By default the clients take turns. More clients per round and compression are
+    8. One client trains per round. By default the clients take turns. Several clients per round, and compression, are
        refused.
 
 Example:

@@ -26,7 +26,7 @@ Formulas of feddf:
     architecture. $S$ in $q(x)$ is then the set of the participants of all architectures.
 
 Deviations:
-    1. With `networks`, clients without data count for no architecture.
+    1. With `networks`, clients without data get no jobs.
     2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
        these samples, or the mean if no student is better (the authors' option `return_best_model_on_val`).
     3. During distillation normalization layers keep the statistics of the mean of the uploads.
@@ -145,8 +145,6 @@ def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Me
     """Composes one federated training for each architecture (Alg. 3).
 
     The student of each architecture learns from the uploads of all architectures.
-
-    `fedray.simulation.stacking` joins these trainings into one run.
     """
     learn = setting.fuse
     if learn is None:

@@ -27,22 +27,23 @@ Formulas of fedfisher:
     labelled samples.
 
     If all $F_k$ are equal, or $\lambda$ is much larger than all $F_k$, $w^*$ is FedAvg's mean. If losses are quadratic
-    with diagonal Hessians, and the clients reach their optima, $w^*$ is the optimum of all samples. `model` computes
-    one gradient per sample and output, and `empirical` one gradient per sample.
+    with diagonal Hessians, and the clients reach their optima, $w^*$ is the optimum of all samples. `fisher: model`
+    computes one gradient per sample and output, and `fisher: empirical` one gradient per sample.
 
 Deviations:
-    1. The authors' server descends. By default the server here computes the optimum, which needs no samples.
-    2. `damping` is added to every F_k. The authors' code has no such term in its descent. Its Fisher merging averages
-       if `sum p_k F_k` is below 1e-6.
+    1. The authors' server uses `solver: descent`. By default the server here computes the optimum, which needs no
+       samples.
+    2. `damping` is added to every F_k. The authors' code has no such term in its descent. Its Fisher merging takes the
+       plain mean if `sum p_k F_k` is below 1e-6.
     3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is not
        compressed, `compress` applies only to the model, and the diagonal is measured at the model before compression.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
        code scores the model after the first of every 100 steps. The server's samples are a share of all samples
        (`validation`) that no client has. In the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
-    6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even with `local.loss` and weight
-       decay. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each sample
-       and output.
+    6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even if `local.loss` or weight
+       decay is set. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each
+       sample and output.
     7. With K > 1 each model is merged separately, from the clients that trained it.
 
 Example:

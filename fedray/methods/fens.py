@@ -4,8 +4,8 @@ Source: Allouah, Dhasade, Guerraoui, Gupta, Kermarrec, Pinot, Pires, Sharma, *Re
 Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
 In phase 1 each client trains its own network. In phase 2 the clients train an aggregator with FedAdam. The aggregators
-`mean`, `label_shares` and `voting` have no parameters. They need no phase 2 and no withheld samples. As in the authors'
-script, a client's weight is the number of its samples.
+`mean`, `label_shares` and `voting` have no parameters. They need no phase 2 and no withheld samples. In FedAdam's mean
+a client's weight is the number of its samples, as in the authors' script.
 
 Formulas of fens:
     Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network

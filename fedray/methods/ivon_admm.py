@@ -23,8 +23,8 @@ Formulas of ivon_admm:
     \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q)
     $$
 
-    by IVON. The scale is $s = n_k / (\tau \rho)$. Each step draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the
-    gradient $\hat g$ of the batch at $w$. Step $j$ is
+    by IVON. Let $s = n_k / (\tau \rho)$. Each step draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the gradient
+    $\hat g$ of the batch at $w$. Step $j$ is
 
     $$
     \begin{aligned}
@@ -51,7 +51,7 @@ Formulas of ivon_admm:
     (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
     $$
 
-    If all $q_k$ equal $q$, the second term is the prior times all factors. In the first round $q$ is the prior.
+    At a fixed point all $q_k$ equal $q$, and $q$ is the prior times all factors. In the first round $q$ is the prior.
     Training then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$
     is the option `rho`. Known cases:
 

@@ -18,7 +18,7 @@ Formulas of pvi:
     $$
 
     where $c$ is the option `prior`. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$) and
-    divides it by its own factor. It starts at $q$ and minimizes
+    divides $q$ by its own factor. Its training starts at $q$ and minimizes
 
     $$
     F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,

@@ -652,7 +652,7 @@ _NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sectio
 
 
 def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Returns the keys that suffice to give a scenario.
+    """Returns the keys that suffice to describe a scenario.
 
     The defaults of the scenario's method are left out, and so are keys without an effect.
 

@@ -92,10 +92,7 @@ def save_checkpoint(
 
 
 def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns equal tensors that are contiguous and share no memory, as safetensors requires.
-
-    Tensors share memory, for example, if a user's server keeps a slice of the models.
-    """
+    """Returns equal tensors that are contiguous and share no memory, as safetensors requires."""
     found: dict[str, torch.Tensor] = {}
     held = set[int]()
     for name, value in tensors.items():

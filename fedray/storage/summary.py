@@ -106,7 +106,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns how many of the models that clients should train got no upload that the server used.
+    """Returns how many models got no upload that the server used, although clients should train them.
 
     The result is the number in the replicate and fold with the most such models.
 
@@ -219,8 +219,8 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
     """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
 
-    `coverage` has a row for each replicate and fold, `[worlds, C]`. It is the share of each class's test samples whose
-    sets contain the class, or NaN without such samples. Coverage and share are averaged over the rows.
+    `coverage` has a row for each replicate and fold, `[worlds, C]`. A row has for each class the share of its test
+    samples whose sets contain the class, or NaN without such samples. Coverage and share are averaged over the rows.
     """
     mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
     least = int(mean.argmin())

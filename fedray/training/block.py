@@ -59,8 +59,7 @@ class BatchSource(NamedTuple):
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
         y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
         index: Index of each sample in x, `[S, W, B]` int64.
-        first: Number that is added to an index in x to get the same sample's index in y, for each lane, `[W]` int64.
-            None means 0.
+        first: For each lane, the index of a sample in y minus its index in x, `[W]` int64. None means 0.
         world: World of each lane, `[W]` int64. It selects the statistics below.
         shift: Mean of the inputs in each world, `[R, *sample]` float32. None means that inputs are not standardized.
         scale: Standard deviation of the inputs in each world, with the shape of `shift`.

@@ -356,7 +356,9 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 
 
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
-    """Draws standard normal random numbers for one step of W clients, `[W, p]`. If no code uses any, they are `[W, 0]`.
+    """Draws standard normal random numbers for one step of W clients, `[W, p]`.
+
+    Without code that uses them, their shape is `[W, 0]`.
 
     Example:
         The random numbers differ between clients and between steps.
@@ -575,7 +577,7 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Only losses for regressions are tried. The cause is that torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
+    Only losses for regressions are tried. In such a loss torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -591,7 +593,7 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns why `torch.func.vmap` cannot map a local training with code over lanes (clients). None means that it can.
+    """Returns why `torch.func.vmap` cannot map a user's or method's code over lanes (clients). None means that it can.
 
     Two lanes are trained for a trial. It must be possible to map the network itself. `example` is one network input,
     whose values do not matter. `models` is the number of models, K.

@@ -81,10 +81,10 @@ class LaneTask(ctypes.Structure):
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). It must take at most half of the operations
-    of an ordinary lane. The result is 0 if this is never so. Only multiply-adds of the first layer count, for `rows`
-    samples. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a still lane take `2 rows inputs
-    outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). It pays if it takes at most half of the
+    operations of an ordinary lane. The result is 0 if this is never so. Only multiply-adds of the first layer count,
+    for `rows` samples. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a still lane take `2 rows
+    inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)

@@ -61,7 +61,7 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """Returns the form of a module. Returns None for all but linear layers in sequence, with ReLU or Tanh between them.
+    """Returns the form of a module of linear layers with ReLU or Tanh between them, or None for any other module.
 
     Example:
         Two models have one layer with 3 inputs and 2 outputs. Each model receives one sample.
@@ -371,7 +371,7 @@ _OUTSIDE: list[bool] = []  # one entry per open context: whether oneDNN was on b
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Returns a context in which a group of a convolution gives the same bits for any number of groups.
+    """Returns a context in which each group of a convolution gives the same bits, however many groups there are.
 
     On a GPU the context has no effect.
 

@@ -116,7 +116,7 @@ class RecordedStep:
         self._graph.replay()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
-        """Records the step as a graph, which does not compute it. Returns None if torch cannot record the step."""
+        """Records the step as a graph without computing it. Returns None if torch cannot record the step."""
         graph, (x, y, weight) = torch.cuda.CUDAGraph(), self._inputs
         try:
             graph.capture_begin(pool=_LAST[0].pool() if _LAST else None)
@@ -312,7 +312,7 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 
 @lru_cache(maxsize=16)  # it is called for every lane
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Returns whether a module accepts images with channels last in memory. A trial finds it out.
+    """Returns whether a module accepts images with channels last in memory. A trial decides.
 
     For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are not tried, because
     torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2). The result is then

@@ -398,7 +398,7 @@ def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str
 
 
 def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the evaluated rounds, and the metric of `pick_course` as the mean over replicates and folds."""
+    """Returns the evaluated rounds, and the mean over replicates and folds of the metric that is drawn over rounds."""
     metric = pick_course(objectives).metric
     worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)

@@ -204,7 +204,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Returns words for the first of several winners, which is the best trial for the first objective.
+    """Returns words for the first of several winners. It is the best trial for the first objective.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -241,7 +241,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget, or after an evaluated round near it."""
+    """Returns the score after the last round within a budget, or after an evaluated round near that round."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
