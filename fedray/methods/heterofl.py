@@ -27,7 +27,7 @@ Deviations:
        normalizes batches without running statistics, and asks all clients for the statistics at the end (static
        BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r only in training. In
        prediction it is not needed, because the paper's networks normalize after it. Without normalization, training
-       with the scaler can diverge. Here the scaler acts only with `scaler: true`, and then in prediction, too.
+       with the scaler can diverge.
     2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
        logits of classes that a client does not have to 0. In the paper's code the last layer's parameters of a class
        are averaged only over the clients that have this class.

@@ -77,7 +77,7 @@ def read_attributes(owner: type) -> dict[str, str]:
 
 
 def show_name(name: str) -> str:
-    """Returns a key in the form of the reference, with `NAME` or `[i]` in place of `*`.
+    """Returns a key as the reference shows it, with `NAME` or `[i]` in place of `*`.
 
     Example:
         >>> show_name("clients.tiers.*.uplink"), show_name("table.*.name")
@@ -147,7 +147,7 @@ def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
 
 @cache
 def read_option_texts() -> dict[str, dict[str, str]]:
-    """Returns the descriptions of options, by kind and option. Options of methods declare their own."""
+    """Returns the descriptions of options, by kind and option. Options of methods are not among them."""
     texts: dict[str, dict[str, str]] = load_yaml(Path(__file__).with_name("option_texts.yaml"))
     return texts
 

@@ -124,7 +124,7 @@ class ParticipationKeys:
         per_round: the number of clients that take part in a round.
         fraction: the share of the clients that take part in a round, instead of `per_round`. The default is 1.
         overcommit: the number of invited clients, as a multiple of the number of clients that the round waits for.
-            Uploads that arrive later are not used.
+            Uploads that arrive after the round are not used.
         dropout: the probability that a participant drops out of a round and sends nothing.
         partial: the share of a round's participants that train less, as the stragglers of FedProx. Each such client
             trains for a random number of its epochs, at least 1. With `local.steps` it makes a random number of its
@@ -426,7 +426,7 @@ _ALPHA = opt.real("[0.0001, 1e9)")  # for a smaller alpha one client has all sam
 
 @opt.means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
 def _sizes(value: object) -> object:
-    """Checks the key for the sizes of clients: the name of a law, or a list of exact sizes."""
+    """Checks the key for the sizes of clients: the name of a distribution, or a list of exact sizes."""
     if isinstance(value, str):
         return opt.one_of("equal", "lognormal", "power_law", "exponential")(value)
     return opt.list_of(opt.whole(1, 10**9), 10**6)(value)

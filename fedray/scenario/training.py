@@ -109,7 +109,7 @@ class LocalKeys:
         batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
         last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
             the client trains on this batch. With `drop` the batch is left out, unless it is the only batch. With
-            `merge` its samples are added to the batch before.
+            `merge` its samples are added to the previous batch.
         epochs: the number of passes over the samples of the client in a round (default 10, unless `steps` is set).
         steps: the number of optimizer steps of a client in a round, instead of `epochs`.
         pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
@@ -186,8 +186,8 @@ class ServerKeys:
         robust: the robust statistic that is used instead of the mean of the deltas.
         trim: the number of values that `trimmed_mean` drops at each end (b).
         byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
-        seconds_per_step: the virtual seconds of a training step at the server, which distills or fits. By default the
-            work of the server takes no time.
+        seconds_per_step: the virtual seconds of a training step at the server, such as a step of distillation. By
+            default the work of the server takes no time.
         seconds_per_sample: the virtual seconds that each sample of a training step at the server takes in addition.
     """
 
@@ -290,7 +290,7 @@ class CheckpointKeys:
         every: the number of rounds from one checkpoint to the next.
         keep: the number of newest checkpoints that stay on the disk.
         best: name of a metric. The best round is the one with the best mean of this metric over replicates and folds.
-            Its models are saved, too. None means that no such models are saved.
+            Its models are also saved. None means that no such models are saved.
     """
 
     every: int = opt.key(10, opt.whole(1, 10**7))
@@ -329,7 +329,7 @@ class ConformalKeys:
         quantile: the rule for the threshold of the score. `exact` computes the threshold from all scores of the
             clients, and `qq` from one number per client (FedCP-QQ).
         penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
-        k_reg: the number of first ranks without a penalty in the score `raps`.
+        k_reg: the number of top ranks without a penalty in the score `raps`.
     """
 
     alpha: float = opt.key(0.1, opt.real("(0, 1)"))
