@@ -1,8 +1,8 @@
 """Compresses uploads, and computes their size in bytes.
 
 The sizes are the bytes that a real client would send. A sparse delta has k float32 values. It also has either k indices
-of 4 bytes or a bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole and counted. Sizes are
-known before training.
+of 4 bytes or a bitmap of d bits, whichever is smaller. Float buffers (BatchNorm) are sent whole, and the sizes include
+them. Sizes are known before training.
 
 Example:
     >>> find_largest(torch.tensor([1.0, -3.0, 2.0]), 2).tolist()

@@ -85,7 +85,7 @@ def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "unif
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample of each model if it consists of the model's uploads.
+    """Returns the sample of each model, which consists of the model's uploads.
 
     A model without uploads keeps its old sample.
     """
@@ -136,7 +136,7 @@ class TeacherSampler:
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """Draws S models, `[S, d]`. `key` has one random key for each.
+        """Draws S models, `[S, d]`. `key` has one random key for each model.
 
         `mean` and `variance` are those of the n `uploads`, `[n, d]`.
         """

@@ -29,7 +29,7 @@ FIRST = "first"  # name of the tensor in `State.extra` with the initial models, 
 def handover_server(
     rows: Rows, walk: Walk, clients: Clients, seeds: Sequence[int], compress: Compress | None
 ) -> Server:
-    """Returns a server that computes the models after each has moved to its next client.
+    """Returns a server that computes each model after its move to the next client.
 
     A model that moves is compressed by `compress`. None means that models are sent as they are. A model that stays with
     its client is not compressed.

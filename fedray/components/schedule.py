@@ -175,7 +175,7 @@ def write_memory(
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
-        window: Every `window` rounds the pace may change.
+        window: The pace may change every `window` rounds.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))

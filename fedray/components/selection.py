@@ -186,7 +186,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
     """Returns a participation rule that keeps the same participants for K rounds (an age).
 
     The clients of a tier (class of devices) form a circle in a random order, which is drawn once. Each age takes the
-    next clients of the circle. So under the permutation schedule a participant trains every model exactly once in an
+    next clients of the circle. So, under the permutation schedule, a participant trains every model exactly once in an
     age. At any time, the numbers of ages in which two clients of a tier have taken part differ by at most 1.
 
     `per_tier` is the number of participants of each tier, and `models` is the number of models, K.

@@ -198,7 +198,7 @@ class Transform(NamedTuple):
 
     Attributes:
         init: A function that takes parameters `[p]` and returns the first state of the transformation. A state is a
-            tensor, or tuples, lists and dicts of tensors. `()` is no state.
+            tensor, or tuples, lists and dicts of tensors. `()` means no state.
         update: A function that takes the gradient `[p]`, the state, the parameters `[p]` and a `StepContext`. It
             returns the transformed gradient `[p]` and the next state.
         noise: Whether `update` uses random numbers (`StepContext.noise`).
@@ -372,12 +372,12 @@ class Piece:
 
     @property
     def up_numbers(self) -> int:
-        """Returns how many further values a job sends. Vectors of a model's length are not counted."""
+        """Returns how many values a job sends in addition to vectors of a model's length."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Returns the number of further trainings of a job, after the main training.
+        """Returns how many trainings of a job follow the main training.
 
         Each of them has as many steps as the main training.
         """

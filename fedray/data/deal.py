@@ -190,7 +190,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of a partition file, whose integers must be at least 0. If it is absent, returns zeros."""
+    """Returns a column of a partition file. Its integers must be at least 0. If the column is absent, returns zeros."""
     import pyarrow as pa
 
     if name not in table.column_names:

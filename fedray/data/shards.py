@@ -251,7 +251,7 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The partitions (`Cut`) of all worlds in one array. It finds the samples of many jobs at once."""
+    """The partitions (`Cut`) of all worlds in one array, to find the samples of many jobs at once."""
 
     def __init__(self, cuts: list[Cut]) -> None:
         self.number = cuts[0].clients
@@ -549,7 +549,7 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns the shape and two sums of squares with four digits as text. Rounding errors hardly change these digits.
+    """Returns, as text, the shape and two sums of squares with four digits. Rounding errors hardly change these digits.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))

@@ -144,7 +144,10 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place. Noisy bytes are rounded to bytes."""
+    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place.
+
+    If x holds bytes, noisy values are rounded.
+    """
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
     for start in range(0, len(rows), each):

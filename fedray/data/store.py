@@ -679,7 +679,7 @@ WORDS = ("class_names", "remarks", "features")
 
 
 def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | None = None) -> Dataset:
-    """Opens a data set from the store, or loads it from its files. Stores what it loads if this saves time later.
+    """Opens a data set from the store, or loads it from its files. Stores a loaded data set if this saves time later.
 
     The arrays of a stored data set are views of mapped files. Writing to an array does not change the store. The
     remarks of the data set are issued as warnings. `root` is the folder of data files. None means the usual folder.

@@ -195,7 +195,7 @@ class GeneratedShards:
         self._held: dict[int, IntArray] = {}  # world -> index of each client's first withheld sample
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples the client of each of J jobs has, with the withheld samples, `[J]`."""
+        """Returns how many samples the client of each of J jobs has, including withheld samples, `[J]`."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)

@@ -231,7 +231,7 @@ class Sizes(NamedTuple):
 
 
 def samme(error: float, classes: int) -> float:
-    """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 as it is sent.
+    """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 for sending.
 
     e is the learner's weighted error, in [0, 1 - 1 / C), and C is the number of classes.
 
@@ -353,10 +353,10 @@ def join_errors(stats: Stats) -> Tensor:
 
 
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
-    """Returns a server that adds the candidate with the smallest error to the ensemble, with the weight of `samme`.
+    """Returns a server that adds the candidate with the smallest error to the ensemble.
 
-    Boosting stops in a world (seed of a fold) when the best candidate is no better than guessing. If `keeps_pool` is
-    true, all rounds have the candidates of the first round.
+    `samme` computes the candidate's weight. Boosting stops in a world (seed of a fold) when the best candidate is no
+    better than guessing. If `keeps_pool` is true, all rounds have the candidates of the first round.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:

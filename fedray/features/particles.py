@@ -52,8 +52,8 @@ class Particles(Piece):
         move: A function that returns the direction of a descent step of the current particles. It takes the gradients
             of the loss, the received particles, the current particles, the own particles, and the number of the
             client's samples.
-        learn: A function that returns the direction of a descent step of the own particles. It takes the own particles
-            now, the received particles, the trained particles, and the own particles before this round.
+        learn: A function that returns the direction of a descent step of the own particles. It takes the current own
+            particles, the received particles, the trained particles, and the own particles before this round.
         steps: Number of steps that the client's own particles make after training.
     """
 
@@ -108,7 +108,7 @@ class Particles(Piece):
         return couple
 
     def _read(self, update: Update) -> Tensor:
-        """Returns the clients' own particles, `[W, d]`. Before the first training these are the initial models."""
+        """Returns the clients' own particles, `[W, d]`. Before the first training, these are the initial models."""
         site, plan, like = update.site, update.jobs.plan, update.start
         rows = site.private.read(PARTICLES, plan).to(like)
         for job in np.flatnonzero(~np.array(site.private.has(PARTICLES, plan))):

@@ -189,7 +189,7 @@ class ProxyShards:
         """Wraps the shards with all samples. `seeds` holds the seed of each world.
 
         The meta model is trained on proxy samples: the fraction `share` of a client's samples, rounded down. If `shows`
-        is true, the shards have only these. Otherwise they have all other samples.
+        is true, the shards have only proxy samples. Otherwise they have all other samples.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -298,7 +298,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 
 def predict_rows(outputs: Tensor, objective: Objective) -> Tensor:
-    """Returns what raw outputs predict: probabilities of the classes, or the real targets, which are the outputs."""
+    """Returns the predictions of a network: probabilities of the classes, or the raw outputs in a regression."""
     return outputs.softmax(-1) if objective == "cross_entropy" else outputs
 
 
@@ -453,7 +453,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack: several architectures (bases), and a meta model that combines their predictions.
 
-    Without a meta model, or before it was trained, the module averages the bases whose `answers` is true.
+    Without a trained meta model, the module averages the bases whose `answers` is true.
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.

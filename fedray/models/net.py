@@ -134,7 +134,7 @@ def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Converts one model `[d]` to a torch state dict with all entries of the module, frozen parameters included.
+    """Converts one model `[d]` to a torch state dict with all entries of the module, including frozen parameters.
 
     `row` is the model, and `counters` are its integer buffers, as in `state_dict`.
 

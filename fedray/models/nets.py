@@ -188,7 +188,7 @@ def cnn(
     Its layers are Conv2d, ReLU and MaxPool2d(2) for each entry of `channels`, then Flatten, then Linear and ReLU for
     each entry of `hidden`, and a last Linear. Dropout acts on whole channels of the last convolution, and on units of
     the hidden layers. McMahan et al. 2017 use channels (32, 64), hidden (512,) and padding 2. SHEFL uses two entries in
-    `hidden`. The public code of Fed-ensemble has the default settings and dropout 0.5.
+    `hidden`. The public code of Fed-ensemble uses the default settings and dropout 0.5.
 
     Args:
         input_shape: `(channels, height, width)`.

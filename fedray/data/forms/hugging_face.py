@@ -198,7 +198,7 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
 def _read_part(  # noqa: PLR0917
     dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
 ) -> RawRows:
-    """Returns the samples of a split, whose inputs `x` are already read.
+    """Returns the samples of a split. Their inputs `x` are already read.
 
     `clients` is the training split's group column.
     """

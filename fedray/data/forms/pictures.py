@@ -118,7 +118,7 @@ def _find_channels(picture: Any, where: str) -> Any:
 
 
 def _read_levels(picture: Any, raw: str, most: int, where: str) -> Any:
-    """Converts a gray picture of more than 8 bits to an image of 32 bits with the pixel values of the file."""
+    """Converts a gray picture of more than 8 bits to a 32-bit image with the same pixel values."""
     from PIL import Image
 
     numbers = np.asarray(picture)

@@ -218,7 +218,7 @@ def _list_values(frame: Any, column: str, key: str) -> list[str]:
 
 
 def _is_class(column: Any) -> bool:
-    """Returns whether a target column holds classes, in case the user leaves this open (task `auto`).
+    """Returns whether a target column holds classes, if the user leaves this open (task `auto`).
 
     Text, booleans and integers are classes, even if some values are missing. Floating-point numbers are not classes,
     even if they are written as text.
@@ -524,9 +524,9 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
 
 
 def number_groups(column: Any, known: Any) -> Array:
-    """Returns the natural client of each row, `[n]`, as an index in the sorted values of the training samples.
+    """Returns the natural client of each row, `[n]`, as an index in the sorted values of `known`.
 
-    `known` is the column of natural clients of the training samples. Values that are not in it get -1.
+    `known` is the column of natural clients of the training samples. Values that are not in `known` get -1.
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
