@@ -120,7 +120,7 @@ class TeacherSampler:
 
     Attributes:
         kind: With `gaussian`, models are drawn from N(mean, diag variance). With `dirichlet`, they are convex
-            combinations of the uploads, whose weights have a flat Dirichlet distribution.
+            combinations of the uploads, with weights from a flat Dirichlet distribution.
         number: Number of sampled models, S.
         trainable: Number of trainable parameters, p. Only these are sampled.
 
@@ -355,7 +355,7 @@ class _Learned(NamedTuple):
 
 
 def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
-    """Converts means and values of rho, `[..., p]` each, of Gaussians to natural parameters, `[..., 2 p]` float64."""
+    """Converts Gaussians' means and values of rho, `[..., p]` each, to natural parameters, `[..., 2 p]` float64."""
     precision = softplus(rho.double()).square().reciprocal()
     return torch.cat([mean.double() * precision, precision], dim=-1)
 
@@ -514,7 +514,7 @@ class Weights(NamedTuple):
 
     Attributes:
         penalty: rho, above 0: the weight of the divergence of the client's Gaussian from the received Gaussian.
-        temperature: tau, above 0: the sum of the losses of all samples is divided by it.
+        temperature: tau, above 0: the divisor of the sum of all samples' losses.
         prior: Precision of the prior, S_0, above 0.
     """
 

@@ -304,8 +304,8 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
     one, if n is too small). If `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The
     guarantee of the paper needs n >= 2 f + 3.
 
-    `f` is the number of bad deltas that are tolerated. Distances are computed from the first `trainable` values of a
-    delta, which are the trainable parameters.
+    `f` is the number of bad deltas that are tolerated. Distances are computed from the trainable parameters, the first
+    `trainable` values of a delta.
 
     Source: Blanchard et al. 2017, section 4.
 
@@ -359,7 +359,7 @@ def with_optimizer(
     Args:
         base: The server whose step gives the pseudo-gradient.
         rows: The order of the models in the state.
-        trainable: Number of trainable parameters of a model, which come first. Only these are changed.
+        trainable: Number of trainable parameters of a model. They come first, and only they are changed.
         kind: `momentum`, `adam` or `yogi`.
         lr: Learning rate, above 0.
         momentum: Momentum, in [0, 1).
@@ -434,7 +434,7 @@ def feddyn_server(
         rows: The order of the models in the state.
         clients: Number of clients, N.
         alpha: Weight of the regularization, above 0.
-        trainable: Number of trainable parameters of a model, p, which come first. Only these are corrected.
+        trainable: Number of trainable parameters of a model, p. They come first, and only they are corrected.
         held: A function that takes a round and returns which parameters each of T tiers (classes of devices) trains: 1
             or 0, `[T, d]` float64. For each parameter, n is then the number of uploads in which it was trained. None
             means that all tiers train all parameters.

@@ -534,7 +534,7 @@ class Work:
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts for a run's manifest, which replace an engine's name and the reason for its choice.
+        """Returns two texts for a run's manifest. They replace an engine's name and the reason for its choice.
 
         The first text names the class that does the work. The second text says what the work is.
         """

@@ -251,7 +251,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1, which Ray schedules reliably. 0.33 counts as 1/3.
+    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1. Ray schedules these reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)

@@ -258,7 +258,7 @@ def exact_sum(
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
         limbs: Number of parts into which values are split. One part has a resolution of 1.5e-11. Two parts have a
-            resolution of 5e-20, which squares of small deltas need.
+            resolution of 5e-20. Squares of small deltas need two.
         square: Whether the squares are added.
 
     Raises:

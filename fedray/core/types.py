@@ -224,7 +224,7 @@ class Flight(NamedTuple):
     Attributes:
         row: Row of the broadcast models from which the job starts.
         group: The group of uploads that are summed together. There is one group per world, model and server step.
-        weight: Multiplier of the job's delta, which depends on the staleness of the upload.
+        weight: Multiplier of the job's delta. It depends on the staleness of the upload.
         turn: Number of the client's earlier trainings. It takes the place of the round in the keys of the job's random
             numbers.
         version: Number of server steps of the model when the job started. It takes the place of the round in the

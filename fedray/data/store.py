@@ -94,7 +94,7 @@ def load_breast_cancer(_root: Path | None) -> Dataset:
 
 @cache
 def _read_bundled(name: str, skiprows: int = 0) -> FloatArray:
-    """Reads a table from scikit-learn's own files. Does not import scikit-learn, which would be slow."""
+    """Reads a table from scikit-learn's own files. Does not import scikit-learn, because this would be slow."""
     home = importlib.util.find_spec("sklearn")
     assert home is not None and home.origin is not None
     table: FloatArray = np.loadtxt(
@@ -261,7 +261,7 @@ def _read_rows(name: str, path: Path, limit: int) -> IntArray:
 def load_printers(
     root: Path | None, speed: Literal["nominal", "measured"] = "nominal", test_speed: int = 30
 ) -> Dataset:
-    """Loads the vibration of 3D printers, whose target is `sqrt(rms_x^2 + rms_y^2)`.
+    """Loads vibrations of 3D printers. The target is `sqrt(rms_x^2 + rms_y^2)`.
 
     The inputs are the print speed and the printer (one-hot). Each printer is a client. Every row (measured speed,
     rms_x, rms_y) of a CSV file is a sample. rms_x and rms_y are root mean squares of the acceleration over a stretch of
@@ -725,7 +725,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Splits a data set into its arrays, by name, and its other fields, which are called notes."""
+    """Splits a data set into its arrays, by name, and its notes (all other fields)."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}

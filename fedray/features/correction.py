@@ -67,7 +67,7 @@ class Correction(Piece):
             It returns the vectors that are added to the gradients, `[W, d]`.
         update: A function that takes the private vectors, the server's vectors (or None), the deltas and their lengths.
             It returns the private vectors after local training, `[W, d]`. A length is the learning rate times the sum
-            of `block.weigh_gradients`, which is the number of steps if there is no momentum. So `-delta / length` is a
+            of `block.weigh_gradients`. Without momentum, this sum is the number of steps. So `-delta / length` is a
             mean gradient.
         shared: Name of the vector that the server sends with each model. None means that it sends none.
 

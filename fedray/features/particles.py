@@ -199,7 +199,7 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns the `Piece` by which clients move particles to a posterior, and learn their factors of it.
+    """Returns the `Piece` by which clients move particles to a posterior, and learn their factors of this posterior.
 
     The posterior is the prior p_0 times one factor t_k for each client k. The client's own particles have the density
     t, which is p_0 times t_k. At first they are the initial models, which stand for draws from the prior, so that `t_k

@@ -36,7 +36,7 @@ MOST_BYTES = 10**9  # largest file that is read into memory, because a forged fi
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
-    """Returns the SHA-256 of a JSON object's entries together with the name of its file, in hexadecimal digits."""
+    """Returns the SHA-256 of a JSON object's entries and of its file's name, in hexadecimal digits."""
     named = entries if name is None else {**entries, SEAL: name}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -535,7 +535,7 @@ def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
 def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
     """Returns the schema of a table.
 
-    `records` has the types of the columns of kind `record`, which differ from table to table.
+    `records` has the types of the columns of kind `record`. These types differ from table to table.
     """
     import pyarrow as pa
 

@@ -25,7 +25,7 @@ NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 wit
 def norm_layer(norm: str, channels: int) -> nn.Module:
     """Returns a BatchNorm2d, or a GroupNorm with 2 groups (with 1 group if the number of channels is odd).
 
-    Group normalization has no running statistics, which a server would have to average over clients.
+    Unlike BatchNorm, group normalization has no running statistics that a server would have to average.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)

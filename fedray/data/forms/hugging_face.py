@@ -313,7 +313,7 @@ def is_saved(thing: Any) -> bool:
 
 
 def _find_cache() -> Path:
-    """Returns the cache folder of the package `datasets`. Does not import the package, which would be slow."""
+    """Returns the cache folder of the package `datasets`. Does not import the package, because this would be slow."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(os.environ.get("HF_DATASETS_CACHE") or Path(home) / "datasets").expanduser()
 
