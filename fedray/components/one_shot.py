@@ -365,7 +365,10 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` that is reached from the model `start`, with the float buffers of the model `mean`."""
+    """Returns the model `[d]` to which `climb` or the descent `how` moves `start`.
+
+    It gets the float buffers of `mean`.
+    """
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:

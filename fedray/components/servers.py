@@ -38,7 +38,7 @@ class Rows:
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
         """Returns the row of each upload's model in the state, `[J]`.
 
-        If `tiers` is above 1, it is `row * tiers + tier`.
+        If `tiers` is above 1, the result is `row * tiers + tier`.
         """
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)

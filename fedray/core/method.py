@@ -326,7 +326,7 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: The users' functions that the class calls: the arguments of each function, by the function's name.
+        takes: The arguments of each user's function that the class calls, by the function's name.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}

@@ -102,7 +102,7 @@ CLIENT_COLUMNS = ("client of the row", "client")  # usual names of the column th
 def find_names(data: Dataset, group: str | None) -> Array | None:
     """Returns the column that names the client of each sample, or None if there is no such column.
 
-    The column has the name that is the value of `group`, or one of the usual names.
+    `group` is the name of the column. If the data lack this column, a column with one of the usual names is returned.
     """
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 
@@ -236,7 +236,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 def natural(
     values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
 ) -> Cut:
-    """Makes each natural group, such as a writer, a role or a printer, a client. Clients are sorted by group.
+    """Makes a client of each natural group, such as a writer, a role or a printer. Clients are sorted by group.
 
     `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
     number. Groups with fewer than `min_rows` samples are left out, together with their samples.
@@ -251,7 +251,7 @@ def natural(
 
 
 def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
-    """Makes each value that has at least `least` samples a client. Clients are sorted by value.
+    """Makes a client of each value with at least `least` samples. Clients are sorted by value.
 
     `what` names the partition in messages.
     """

@@ -643,8 +643,8 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """Fits the F learners of a client, and returns them as statistics, with the loss.
 
-        The first learner uses the samples' weights that follow from the ensemble. Each later learner uses the weights
-        after the errors of the previous one (local AdaBoost).
+        The first learner uses the samples' weights that follow from the ensemble. Before each later learner, the
+        weights of the samples on which the previous learner is wrong are raised (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values

@@ -4,7 +4,7 @@ The values depend only on the client's samples, its model and a random key.
 
 Example:
     The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
-    model with the squared loss, which is the sum of the squared inputs for any weights.
+    model with the squared loss. For any weights, it is the sum of the squared inputs.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()

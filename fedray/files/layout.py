@@ -122,7 +122,7 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """Returns the parts that the names of tables (without endings) mean, or None if each table belongs to a client."""
+    """Finds the names of tables (without endings) that mean parts. Returns None if each table belongs to a client."""
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 

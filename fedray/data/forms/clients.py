@@ -284,7 +284,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
 
 
 def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the Hugging Face data sets of several clients to one. A client may have a folder with a saved data set."""
+    """Joins the Hugging Face data sets of several clients to one. A folder with a saved data set is accepted, too."""
     import datasets
 
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
