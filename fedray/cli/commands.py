@@ -31,7 +31,7 @@ from fedray.runtime import environment
 @click.option("--only", multiple=True, metavar="ROW", help="A row to measure; may be repeated (default: all).")
 @click.option("--out", **run.as_path, help="Markdown file to write the table to.")
 def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
-    """Measure how fast fedray trains, beside a plain PyTorch loop."""
+    """Measure how fast fedray trains, compared with a plain PyTorch loop."""
     from fedray.bench.rows import run_benchmark
 
     if out is not None and (out.is_dir() or not out.absolute().parent.is_dir()):  # reported before a long measurement

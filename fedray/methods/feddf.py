@@ -28,7 +28,7 @@ Formulas of feddf:
 Deviations:
     1. With `networks`, clients without data get no jobs.
     2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
-       these samples, or the mean if no student is better (the authors' option `return_best_model_on_val`).
+       these samples, or the mean if no student is better.
     3. During distillation normalization layers keep the statistics of the mean of the uploads.
     4. Noise is one fixed set of standard normal inputs for each world (one seed of one fold). The paper draws new noise
        for every batch.

@@ -100,7 +100,7 @@ def deep_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def local_only(setting: kit.Setting) -> kit.Method:
-    """Composes N models `[N, d]` as a lower reference. Client i trains model i."""
+    """Composes N models `[N, d]` as a baseline. Client i trains model i alone."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
     return kit.Method(

@@ -106,7 +106,7 @@ def _write(value: Any, depth: int) -> str:
 
 
 def write_object(thing: Any) -> str:
-    """Returns the `repr` of an object without addresses in memory."""
+    """Returns the `repr` of an object. Addresses in memory are left out."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 

@@ -122,7 +122,7 @@ def refuse_lost_identity(out: Path, manifest: Mapping[str, Any], remedy: str) ->
 
 
 def is_free(key: str) -> bool:
-    """Returns whether a dotted key changes no result."""
+    """Returns whether a dotted key does not influence results."""
     parts = key.split(".")
     is_tier = parts[:2] == ["clients", "tiers"] and len(parts) > 3 and parts[3] in FREE_TIER_KEYS
     return parts[0] in FREE_SECTIONS or key in FREE_KEYS or is_tier

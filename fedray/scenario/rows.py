@@ -114,7 +114,7 @@ class Case:
 
     @property
     def selects(self) -> bool:
-        """Returns whether a rule other than uniform draws chooses the participants."""
+        """Returns whether participants are chosen by a rule other than uniform random draws."""
         keys = self.scenario.participation.selection
         return keys.name != "uniform" or keys.object is not None
 

@@ -96,7 +96,7 @@ class StudyLocation(NamedTuple):
         storage: a journal file or a storage URL.
         name: the name of the study.
         pruner: the section `pruner` of the sweep file.
-        ages: the largest number of ages that a trial can report. An age is as many rounds as the method has models.
+        ages: the largest number of ages that a trial can report. An age is K rounds for a method with K models.
     """
 
     storage: str
@@ -199,7 +199,7 @@ def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """Makes the pruner, which may stop a trial after each age. An age is as many rounds as the method has models."""
+    """Makes the pruner, which may stop a trial after each age. An age is K rounds for a method with K models."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)

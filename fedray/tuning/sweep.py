@@ -56,8 +56,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages that every trial trains before the pruner may stop it. An age is as many rounds as
-            the method has models.
+        warmup: the number of ages that every trial trains before the pruner may stop it. An age is K rounds for a
+            method with K models.
         reduction: a number n for hyperband and asha. About one in n trials continues.
     """
 
@@ -78,7 +78,7 @@ class Sweep:
         objectives: the numbers to optimize.
         sampler: the section `sampler`, which says how values are proposed.
         pruner: the section `pruner`, which says which trials are stopped early.
-        trials: the total number of trials. None means the whole grid, or 20.
+        trials: the total number of trials. None means the whole grid, or 20 for other samplers.
         jobs: the number of workers that train at the same time.
         actors: the number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
             process.
@@ -218,7 +218,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns for each objective the keys that cannot change its value. Pictures leave them out."""
+    """Returns for each objective the keys that cannot change its value."""
     base = sweep.scenario({})
     if base.callbacks:
         return tuple(frozenset() for _ in sweep.objectives)

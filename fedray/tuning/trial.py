@@ -59,7 +59,7 @@ def make_reporter(
 ) -> Callable[[int, Sequence[Row]], bool]:
     """Makes a function that reports the metric of the first objective, and returns whether to stop.
 
-    It reports once per age. An age is as many rounds as the method has models.
+    It reports once per age. An age is K rounds for a method with K models.
 
     `location` is the study that gets the reports. None means that there is no pruner.
     """
