@@ -215,10 +215,10 @@ class EngineRow(NamedTuple):
     """What is measured of a network.
 
     Attributes:
-        network: its name.
-        engine: what trains it, and with how many lanes.
+        network: Its name.
+        engine: What trains it, and with how many lanes.
         ratio: CPU seconds of the fastest round over those of the plain loop's.
-        why: why this engine.
+        why: Why this engine.
     """
 
     network: str

@@ -36,9 +36,9 @@ def scale_scenario(number: int, per_round: int, **changes: Any) -> dict[str, Any
     """The scenario of every line: 20 samples of 64 features for each client, a perceptron 64-50-10, K = 5.
 
     Args:
-        number: clients N.
-        per_round: participants of a round.
-        changes: sections that differ.
+        number: Clients N.
+        per_round: Participants of a round.
+        changes: Sections that differ.
     """
     keys = {"runtime": "inline", "data": {"name": "synthetic"}, "schedule": {"rows": "client"}}
     return {**keys, "clients": {"number": number}, "participation": {"per_round": per_round}, **changes}
@@ -48,7 +48,7 @@ def measure_population(number: int, rows: str) -> None:
     """Prints the line of one population.
 
     Args:
-        number: clients N.
+        number: Clients N.
         rows: `schedule.rows`, client or stratum.
     """
     began = time.process_time()
@@ -113,8 +113,8 @@ def measure_coordinator(number: int, jobs: int) -> None:
     """Prints what the coordinator does for a round by itself: plan, clock, dealing, adding up one actor's statistics.
 
     Args:
-        number: clients N.
-        jobs: jobs of a round.
+        number: Clients N.
+        jobs: Jobs of a round.
     """
     import torch
 
@@ -155,10 +155,10 @@ def measure_exchange(actors: int, nodes: int = 0, hidden: int = WIDE, models: in
     """Prints how long an exchange takes, and how much memory the coordinator takes for it meanwhile.
 
     Args:
-        actors: client actors, on this machine.
-        nodes: nodes beside the coordinator's over which they are spread, on this machine too. 0: they are on the
+        actors: Client actors, on this machine.
+        nodes: Nodes beside the coordinator's over which they are spread, on this machine too. 0: they are on the
             coordinator's node.
-        hidden: hidden units of the network.
+        hidden: Hidden units of the network.
         models: K.
     """
     from on_ray import open_nodes

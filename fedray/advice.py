@@ -203,8 +203,8 @@ def count_untrained(study: Study, rounds: int) -> IntArray:
     them, and more rounds follow, the result is unknown and all counts are 0.
 
     Args:
-        study: the objects of a run whose schedule does not depend on the training.
-        rounds: the number of rounds of the run.
+        study: The objects of a run whose schedule does not depend on the training.
+        rounds: The number of rounds of the run.
 
     Example:
         >>> from fedray.assembly.study import build_study

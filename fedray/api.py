@@ -54,21 +54,21 @@ def load(
     If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
 
     Args:
-        path: the run directory (the argument `out` of `run`).
-        data: the data set object.
-        model: the function that makes the network.
-        method: the function that composes the method.
-        partition: the function or the Flower partitioner that divides the samples among clients.
-        selection: the function that chooses the participants of a round.
-        schedule: the function that makes the schedule.
-        loss: the loss.
-        optimizer: the optimizer.
-        augment: the function that changes the samples of a batch.
-        metrics: your own metrics.
-        callbacks: your callbacks.
-        modules: your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
+        path: The run directory (the argument `out` of `run`).
+        data: The data set object.
+        model: The function that makes the network.
+        method: The function that composes the method.
+        partition: The function or the Flower partitioner that divides the samples among clients.
+        selection: The function that chooses the participants of a round.
+        schedule: The function that makes the schedule.
+        loss: The loss.
+        optimizer: The optimizer.
+        augment: The function that changes the samples of a batch.
+        metrics: Your own metrics.
+        callbacks: Your callbacks.
+        modules: Your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
             first.
-        best: whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
+        best: Whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
             read.
 
     Raises:
@@ -111,39 +111,39 @@ def run(
     """Runs a scenario and returns the finished run.
 
     Args:
-        scenario: a dict, a YAML file, or YAML text.
-        out: the new run directory. None means a temporary directory, which stays until `fedray clean`.
-        data: your own data in one of the forms of `fedray.data.adapt`. Options of such a form are arguments such as
+        scenario: A dict, a YAML file, or YAML text.
+        out: The new run directory. None means a temporary directory, which stays until `fedray clean`.
+        data: Your own data in one of the forms of `fedray.data.adapt`. Options of such a form are arguments such as
             `data__target="ill"`. A name, or a mapping with a name, replaces the key `data`.
-        model: a function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
-        method: a function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
+        model: A function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
+        method: A function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
             mapping replaces the key `method`.
-        partition: a function that takes (labels, clients, generator, options) and returns the samples of each client.
+        partition: A function that takes (labels, clients, generator, options) and returns the samples of each client.
             It may also be a partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
-        selection: a function that takes (known, number, generator, options) and chooses participants. A name or a
+        selection: A function that takes (known, number, generator, options) and chooses participants. A name or a
             mapping replaces the key `participation.selection`.
-        schedule: a function that takes (models, rows) and makes an assignment of models to participants. A name or a
+        schedule: A function that takes (models, rows) and makes an assignment of models to participants. A name or a
             mapping replaces the key `schedule`.
-        loss: a loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
-        optimizer: an optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: a function that takes one input or a batch, and returns it changed. It may also be a name, or a list of
+        loss: A loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
+        optimizer: An optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
+        augment: A function that takes one input or a batch, and returns it changed. It may also be a name, or a list of
             functions and names.
-        metrics: your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
+        metrics: Your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
             function for each name.
-        callbacks: a function that takes (round, scores, models), or a list of such functions. They are called after
+        callbacks: A function that takes (round, scores, models), or a list of such functions. They are called after
             each round. If a callback returns True, the run ends.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
+        address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
-        wait_for: the resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
-        watch: a function that is called with a snapshot after each evaluated round.
-        modules: your modules that register names, as `["mine"]` or as files. They are imported first, also by the
+        wait_for: The resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
+        watch: A function that is called with a snapshot after each evaluated round.
+        modules: Your modules that register names, as `["mine"]` or as files. They are imported first, also by the
             workers of Ray.
-        progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
-        overrides: scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
+        progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
+        overrides: Scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
-        BadInput: the scenario is wrong. The message is one line with the key, its value and the remedy.
-        FedrayError: the run failed.
+        BadInput: The scenario is wrong. The message is one line with the key, its value and the remedy.
+        FedrayError: The run failed.
     """
     read, own = _read_arguments(scenario, _pick_objects(locals()), tuple(modules), overrides)
     wanted = read({})
@@ -189,14 +189,14 @@ def trainable(
     run directory.
 
     Args:
-        scenario: a dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
-        actors: the number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
+        scenario: A dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
+        actors: The number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
             trial. 0 means that the process of the trial trains.
-        modules: your modules that register names. They are imported first.
-        given: further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
+        modules: Your modules that register names. They are imported first.
+        given: Further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
     Raises:
-        BadInput: the scenario is wrong. The message is one line with the key, its value and the remedy.
+        BadInput: The scenario is wrong. The message is one line with the key, its value and the remedy.
 
     Example:
         >>> train = trainable({"rounds": 4, "data": {"hold_out": 0.2}})  # ray.tune.Tuner(train, param_space=...).fit()
@@ -232,30 +232,30 @@ def resume(
     If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
 
     Args:
-        path: the run directory.
-        data: the data set object.
-        model: the function that makes the network.
-        method: the function that composes the method.
-        partition: the function or the Flower partitioner that divides the samples among clients.
-        selection: the function that chooses the participants of a round.
-        schedule: the function that makes the schedule.
-        loss: the loss.
-        optimizer: the optimizer.
-        augment: the function that changes the samples of a batch.
-        metrics: your own metrics.
-        callbacks: your callbacks.
-        modules: your modules that register names the run uses. The workers of Ray import them, too.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
+        path: The run directory.
+        data: The data set object.
+        model: The function that makes the network.
+        method: The function that composes the method.
+        partition: The function or the Flower partitioner that divides the samples among clients.
+        selection: The function that chooses the participants of a round.
+        schedule: The function that makes the schedule.
+        loss: The loss.
+        optimizer: The optimizer.
+        augment: The function that changes the samples of a batch.
+        metrics: Your own metrics.
+        callbacks: Your callbacks.
+        modules: Your modules that register names the run uses. The workers of Ray import them, too.
+        address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
-        wait_for: the resources that the cluster must have before the run continues.
-        rounds: the new total number of rounds, even if the run has finished. None keeps the number of the scenario.
-        progress: whether phases and rounds are printed to stderr. None prints them only in a notebook.
-        overrides: not allowed. Any other keyword raises `BadInput`, because `rounds` is the only key that may change.
+        wait_for: The resources that the cluster must have before the run continues.
+        rounds: The new total number of rounds, even if the run has finished. None keeps the number of the scenario.
+        progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
+        overrides: Not allowed. Any other keyword raises `BadInput`, because `rounds` is the only key that may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the
             run began.
-        FedrayError: the run failed.
+        FedrayError: The run failed.
     """
     given = _pick_objects(locals())
     for name in overrides:

@@ -148,9 +148,9 @@ def try_file(path: Path, out: Path, tried: set[Hashable]) -> str:
     """Trains and builds a file.
 
     Args:
-        path: of the scenario.
-        out: a new folder.
-        tried: the kinds of cells that were trained; those of this file are added.
+        path: The file of the scenario.
+        out: A new folder.
+        tried: The kinds of cells that were trained; those of this file are added.
 
     Returns:
         How much was trained, or why it was left out.

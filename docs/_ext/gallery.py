@@ -37,11 +37,11 @@ def make_picture(commands: list[str], target: Path = ROOT / "docs" / "gallery") 
     """Runs the commands of an entry in a folder of their own; only the picture stays.
 
     Args:
-        commands: the first runs, the second draws.
-        target: the folder of the picture.
+        commands: The first runs, the second draws.
+        target: The folder of the picture.
 
     Raises:
-        CalledProcessError: one of them failed.
+        CalledProcessError: One of them failed.
     """
     target.mkdir(exist_ok=True)
     programs = {"fedray": f"{sys.executable} -m fedray", "chromium": find_chromium() or "chromium"}

@@ -87,8 +87,8 @@ def write_inventory(project: str, file: Path) -> Path:
     """Writes an inventory in the format of Sphinx, version 2.
 
     Args:
-        project: one of `SITES`.
-        file: the new file; its folder is made.
+        project: One of `SITES`.
+        file: The new file; its folder is made.
     """
     lines = [f"{name} py:{kind} 1 {place} -" for name, (kind, place) in list_targets(project).items()]
     head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n"

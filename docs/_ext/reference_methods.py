@@ -31,7 +31,7 @@ def read_algorithm(name: str) -> str:
     """The formulas of a method.
 
     Raises:
-        KeyError: nobody has written them.
+        KeyError: The method has no formulas.
     """
     return cut_docstring(import_module(METHODS[name].__module__).__doc__ or "")[f"Formulas of {name}"]
 
@@ -129,7 +129,7 @@ def write_readme(text: str) -> str:
     """The README with the names of all methods, family by family.
 
     Args:
-        text: the README as it is.
+        text: The README as it is.
     """
     rows = [[family, ", ".join(f"`{name}`" for name in names)] for family, names in _families().items()]
     before, title, after = text.partition("## Methods\n\n")

@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 
     Attributes:
         cpu: CPU seconds per round.
-        wall: wall seconds per round.
+        wall: Wall seconds per round.
     """
 
     cpu: float
@@ -98,11 +98,11 @@ class Process(NamedTuple):
     """The state of one process.
 
     Attributes:
-        id: the number of the process.
-        parent: the number of the parent process.
-        command: the command line of the process.
-        cpu: the CPU seconds of the process and of all child processes that it waited for.
-        resident: the memory of the process in bytes.
+        id: The number of the process.
+        parent: The number of the parent process.
+        command: The command line of the process.
+        cpu: The CPU seconds of the process and of all child processes that it waited for.
+        resident: The memory of the process in bytes.
     """
 
     id: int
@@ -160,14 +160,14 @@ class BenchResult(NamedTuple):
     """One measured value of a row.
 
     Attributes:
-        what: the measured work, in words.
-        measured: the measured value.
-        unit: the unit of `measured`. It is empty for a ratio.
-        target: the largest acceptable value of `measured`, or the smallest if `at_least` is true. None means that there
+        what: The measured work, in words.
+        measured: The measured value.
+        unit: The unit of `measured`. It is empty for a ratio.
+        target: The largest acceptable value of `measured`, or the smallest if `at_least` is true. None means that there
             is no target.
-        at_least: whether `target` is the smallest acceptable value.
-        wall: the ratio of wall times, if `measured` is a ratio of CPU seconds. Otherwise it is None.
-        note: details for the last column of the table.
+        at_least: Whether `target` is the smallest acceptable value.
+        wall: The ratio of wall times, if `measured` is a ratio of CPU seconds. Otherwise it is None.
+        note: Details for the last column of the table.
     """
 
     what: str
@@ -271,7 +271,7 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None])
 
     Raises:
         BadInput: `only` has a name that no row has.
-        FedrayError: a row failed. The message is the end of the row's output.
+        FedrayError: A row failed. The message is the end of the row's output.
     """
     if unknown := [name for name in only if name not in ROWS]:
         raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")

@@ -56,9 +56,9 @@ class BenchWork(NamedTuple):
     """A scenario for fedray, and the same network for a plain PyTorch loop. Both are measured.
 
     Attributes:
-        scenario: the scenario to simulate.
-        own: the user's Python objects (data and network) for the scenario.
-        module: a function that makes the network for the plain loop.
+        scenario: The scenario to simulate.
+        own: The user's Python objects (data and network) for the scenario.
+        module: A function that makes the network for the plain loop.
     """
 
     scenario: Scenario
@@ -253,10 +253,10 @@ class Federation(NamedTuple):
     """One global model and the data of its clients.
 
     Attributes:
-        model: the global model, which is trained in place.
+        model: The global model, which is trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
-        loss: a function that takes outputs and targets, and returns the mean loss of a batch.
-        local: the settings of local training. The loop uses only its optimizer and FedProx's proximal term.
+        loss: A function that takes outputs and targets, and returns the mean loss of a batch.
+        local: The settings of local training. The loop uses only its optimizer and FedProx's proximal term.
     """
 
     model: nn.Module
@@ -417,9 +417,9 @@ class Laps(NamedTuple):
     """How often and how long a benchmark is measured. A lap is several rounds that are timed together.
 
     Attributes:
-        plain: the number of rounds in a lap of the plain loop.
-        fedray: the number of rounds in a lap of fedray.
-        repeats: the number of laps of the plain loop, and of fedray.
+        plain: The number of rounds in a lap of the plain loop.
+        fedray: The number of rounds in a lap of fedray.
+        repeats: The number of laps of the plain loop, and of fedray.
     """
 
     plain: int
@@ -467,11 +467,11 @@ def measure_ratio(
     The first result is relative to the usual loop (`plain_round`), and the second to the lean loop (`lean_round`).
 
     Args:
-        what: the work in words.
-        target: the largest acceptable ratio. None means that there is no target.
-        work: the work that fedray and the plain loops train.
-        laps: the numbers of laps and rounds.
-        brief: a shorter work. After it, the weights of fedray and of the loop are compared. None means `work` itself.
+        what: The work in words.
+        target: The largest acceptable ratio. None means that there is no target.
+        work: The work that fedray and the plain loops train.
+        laps: The numbers of laps and rounds.
+        brief: A shorter work. After it, the weights of fedray and of the loop are compared. None means `work` itself.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -606,8 +606,8 @@ class GpuWork(NamedTuple):
     """A work that is measured on a GPU.
 
     Attributes:
-        what: the work in words.
-        make: a function that makes the work.
+        what: The work in words.
+        make: A function that makes the work.
     """
 
     what: str

@@ -169,7 +169,7 @@ class BudgetScore(NamedTuple):
     """The score of a run when it has used up a budget, such as a number of bytes or rounds.
 
     Attributes:
-        value: the score.
+        value: The score.
         used: Share of the budget that was used at the last evaluation within the budget, in (0, 1].
         after: If the score is interpolated, the cost at the first evaluation beyond the budget, as a multiple of the
             budget. Otherwise it equals `used`.

@@ -242,18 +242,18 @@ def contract(
     each process is made twice, the second time with copies of the arguments.
 
     Args:
-        where: the beginning of messages.
-        function: the user's function.
-        returns: a function that takes the result and the arguments. It returns in words what is wrong with the result,
+        where: The beginning of messages.
+        function: The user's function.
+        returns: A function that takes the result and the arguments. It returns in words what is wrong with the result,
             or None.
-        arguments: the arguments of the function, such as "state, stats, t". None means that they are not checked here.
-        again: whether the result has to depend only on the arguments.
-        remedy: the end of the message if the user's code used None where a value is required.
+        arguments: The arguments of the function, such as "state, stats, t". None means that they are not checked here.
+        again: Whether the result has to depend only on the arguments.
+        remedy: The end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: the function cannot be called with these arguments. The returned function raises this error, too, if a
+        BadInput: The function cannot be called with these arguments. The returned function raises this error, too, if a
             result is wrong, or if two equal calls return different results.
-        FedrayError: raised by the returned function if the user's function raises an exception.
+        FedrayError: Raised by the returned function if the user's function raises an exception.
 
     Example:
         >>> seen = []
@@ -338,7 +338,7 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
     at the end. It is empty for the object itself.
 
     Raises:
-        BadInput: a field has a wrong value.
+        BadInput: A field has a wrong value.
     """
     for name, hint in _read_hints(thing.__class__).items():
         value, kinds = getattr(thing, name), get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

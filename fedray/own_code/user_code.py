@@ -208,7 +208,7 @@ def list_nested(thing: Any) -> list[Any]:
     Objects inside lists, dicts and partials are included, at any depth.
 
     Args:
-        thing: a function, a partial, or an object that can be called, such as a chain of transforms.
+        thing: A function, a partial, or an object that can be called, such as a chain of transforms.
 
     Example:
         >>> from functools import partial
@@ -391,7 +391,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
     for a module with the name of the file.
 
     Raises:
-        BadInput: a module cannot be imported.
+        BadInput: A module cannot be imported.
 
     Example:
         >>> import_modules(["json"])

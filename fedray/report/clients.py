@@ -457,7 +457,7 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
     """Computes the share of correct predictions for each class, and the ends of Wilson's 95 % interval, `[C]` each.
 
     Args:
-        counts: the confusion matrix, `[C, C]`, whose rows are true classes. The results of a class without samples are
+        counts: The confusion matrix, `[C, C]`, whose rows are true classes. The results of a class without samples are
             NaN.
 
     Source: Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).

@@ -43,15 +43,15 @@ class RunPair(NamedTuple):
     """The comparison of two runs by one score.
 
     Attributes:
-        metric: the name of the score.
-        run: the name of the run.
-        baseline: the name of the run with which `run` is compared.
-        run_mean: the mean score of the run over the seeds and folds that both runs have. It is NaN if there are none.
-        baseline_mean: the mean score of the baseline over the same seeds and folds.
-        difference: the score of the run minus the score of the baseline, over the seeds that both runs have. None means
+        metric: The name of the score.
+        run: The name of the run.
+        baseline: The name of the run with which `run` is compared.
+        run_mean: The mean score of the run over the seeds and folds that both runs have. It is NaN if there are none.
+        baseline_mean: The mean score of the baseline over the same seeds and folds.
+        difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
-        at: the round, or the cost, at which both scores are taken.
-        read: two texts, for the run and for the baseline. Each text tells where the score was measured, as a share of
+        at: The round, or the cost, at which both scores are taken.
+        read: Two texts, for the run and for the baseline. Each text tells where the score was measured, as a share of
             `at`, or is `-` if there is no score.
     """
 
@@ -97,10 +97,10 @@ def compare_with_first(
     """Compares every run with the first run, by each score that both runs have, at the same round or cost.
 
     Args:
-        runs: at least two runs.
-        metrics: columns of `rounds.parquet`. A pair of runs is not compared by a column that one of them lacks.
-        last: the round, or the cost, at which the runs are compared. None means the end of the shortest run.
-        over: the unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
+        runs: At least two runs.
+        metrics: Columns of `rounds.parquet`. A pair of runs is not compared by a column that one of them lacks.
+        last: The round, or the cost, at which the runs are compared. None means the end of the shortest run.
+        over: The unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
 
     Example:
         Each run has two seeds. The second run sends half as much per round. At equal cost, the score of the first run

@@ -38,9 +38,9 @@ class Card(NamedTuple):
     """A card that shows one headline number.
 
     Attributes:
-        label: the name of the number.
-        value: the number with its unit.
-        sub: the line below the number, which may be empty.
+        label: The name of the number.
+        value: The number with its unit.
+        sub: The line below the number, which may be empty.
     """
 
     label: str
@@ -340,15 +340,15 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
     """Writes the report of one run directory, or the comparison of several run directories, to `out`.
 
     Args:
-        run_dirs: the run directories. The report of an interrupted run shows the recorded rounds.
-        out: the HTML file to write. Its directory is made if needed.
-        title: the title of a comparison. If it is empty, the title tells the number of runs.
-        tables: tables to show before the tables of a comparison. Each is (heading, (header, rows), note).
+        run_dirs: The run directories. The report of an interrupted run shows the recorded rounds.
+        out: The HTML file to write. Its directory is made if needed.
+        title: The title of a comparison. If it is empty, the title tells the number of runs.
+        tables: Tables to show before the tables of a comparison. Each is (heading, (header, rows), note).
 
     Raises:
-        BadInput: no directory was given, a directory is not a run directory, or `out` cannot be written. An earlier
+        BadInput: No directory was given, a directory is not a run directory, or `out` cannot be written. An earlier
             report stays unchanged.
-        Unwritable: the disk is full or has a fault.
+        Unwritable: The disk is full or has a fault.
     """
     if not run_dirs:
         raise wording.BadInput("report: no run directory given: name at least one")
@@ -477,8 +477,8 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
     the headline score, `accuracy` or `rmse`.
 
     Raises:
-        BadInput: there is no picture of this name.
-        FedrayError: the run has no numbers for the picture.
+        BadInput: There is no picture of this name.
+        FedrayError: The run has no numbers for the picture.
 
     Example:
         >>> rounds = {"round": np.array([0.0, 5.0]), "nll": np.array([2.0, 1.0])}

@@ -71,11 +71,11 @@ def make_canvas(
     """Makes an empty figure with its axes.
 
     Args:
-        title: the label of the figure, which the page shows above the figure.
-        rows: the number of rows of axes.
-        columns: the number of columns of axes.
-        size: the width and height in inches.
-        options: further options of Matplotlib's `Figure.subplots`.
+        title: The label of the figure, which the page shows above the figure.
+        rows: The number of rows of axes.
+        columns: The number of columns of axes.
+        size: The width and height in inches.
+        options: Further options of Matplotlib's `Figure.subplots`.
 
     Returns:
         The figure, and its axes (a single object, or an array of axes).
@@ -89,8 +89,8 @@ def to_svg(figure: Figure, prefix: str) -> str:
     """Converts a figure to an `<svg>` element that scales with the page.
 
     Args:
-        figure: a figure made by `make_canvas`.
-        prefix: a text before every id, so that several figures on a page have different ids.
+        figure: A figure made by `make_canvas`.
+        prefix: A text before every id, so that several figures on a page have different ids.
     """
     sink = io.StringIO()
     figure.dpi = 150  # resolution of parts drawn as pixels
@@ -213,8 +213,8 @@ class PlaceNames:
     """The names of the positions 0, 1, ... of an axis. The page shows them when a reader points at a position.
 
     Attributes:
-        names: one name per position.
-        whole: a text before each name on the page. If it is set, the ticks show numbers. None means that the ticks show
+        names: One name per position.
+        whole: A text before each name on the page. If it is set, the ticks show numbers. None means that the ticks show
             as many names as fit.
     """
 
@@ -497,12 +497,12 @@ class Picture(NamedTuple):
     """A figure drawn for the page.
 
     Attributes:
-        title: the text above the figure.
-        note: the sentence below the figure, which may be empty.
-        svg: the figure as an `<svg>` element.
-        place: the CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
-        key: the name of the picture in the page, and in the names of downloaded files.
-        numbers: the data for the script, which are the panels of the figure and their positions in the SVG.
+        title: The text above the figure.
+        note: The sentence below the figure, which may be empty.
+        svg: The figure as an `<svg>` element.
+        place: The CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
+        key: The name of the picture in the page, and in the names of downloaded files.
+        numbers: The data for the script, which are the panels of the figure and their positions in the SVG.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
@@ -522,8 +522,8 @@ class Section(NamedTuple):
     """A section of the page.
 
     Attributes:
-        title: the heading of the section.
-        pictures: the pictures, in their order.
+        title: The heading of the section.
+        pictures: The pictures, in their order.
     """
 
     title: str

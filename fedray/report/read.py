@@ -47,8 +47,8 @@ class Curve(NamedTuple):
     """A metric over rounds.
 
     Attributes:
-        round: the T evaluated rounds in which at least one world (a replicate of a fold) has a value, `[T]`.
-        values: the metric, `[worlds, T]`. It is NaN where a world has no value.
+        round: The T evaluated rounds in which at least one world (a replicate of a fold) has a value, `[T]`.
+        values: The metric, `[worlds, T]`. It is NaN where a world has no value.
 
     Example:
         >>> curve = Curve(np.array([0.0, 1.0]), np.array([[0.1, 0.5], [np.nan, 0.7]]))  # two worlds
@@ -78,19 +78,19 @@ class ReadRun:
     """The content of a run directory.
 
     Attributes:
-        name: the name of the run on the page.
-        scenario: the keys of the scenario.
-        scenario_text: the text of `scenario.yaml`.
-        manifest: versions, machine and timings. It is empty if the run has no manifest.
-        summary: final metrics and totals. It is empty if the run was interrupted.
-        rounds: the columns of `rounds.parquet` by name, `[rows]` each. There is one row for each evaluated round,
+        name: The name of the run on the page.
+        scenario: The keys of the scenario.
+        scenario_text: The text of `scenario.yaml`.
+        manifest: Versions, machine and timings. It is empty if the run has no manifest.
+        summary: Final metrics and totals. It is empty if the run was interrupted.
+        rounds: The columns of `rounds.parquet` by name, `[rows]` each. There is one row for each evaluated round,
             replicate and fold.
-        members: the headline metric of each member, `[rows, K]`. None means that it was not recorded.
-        clients: the table of jobs, with a row for each job. None means that the run has no such table.
-        pictures: the arrays of `pictures.npz`, which a comment in this module lists.
-        client_scores: a table with one row per evaluated round, replicate, fold and recorded client
+        members: The headline metric of each member, `[rows, K]`. None means that it was not recorded.
+        clients: The table of jobs, with a row for each job. None means that the run has no such table.
+        pictures: The arrays of `pictures.npz`, which a comment in this module lists.
+        client_scores: A table with one row per evaluated round, replicate, fold and recorded client
             (`evaluate.clients`). None means that no client was recorded.
-        identity: digests of the data and code with which the run began (`identity.json`). It is empty if there is no
+        identity: Digests of the data and code with which the run began (`identity.json`). It is empty if there is no
             such file.
     """
 
@@ -193,7 +193,7 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     """Reads a run directory. The run may be interrupted.
 
     Raises:
-        BadInput: the directory is no run directory, or a file in it is damaged.
+        BadInput: The directory is no run directory, or a file in it is damaged.
     """
     path = folder / "scenario.yaml"
     if not path.exists():
@@ -460,7 +460,7 @@ class Best(NamedTuple):
     """A highlighted cell of a table.
 
     Attributes:
-        text: the text of the cell.
+        text: The text of the cell.
     """
 
     text: str

@@ -85,7 +85,7 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
     run.
 
     Raises:
-        BadInput: a key was changed, or `identity.json` cannot be used. The message names the key with its old and new
+        BadInput: A key was changed, or `identity.json` cannot be used. The message names the key with its old and new
             value.
     """
     if began.get("format", FORMAT) != FORMAT:

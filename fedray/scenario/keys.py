@@ -22,13 +22,13 @@ class Key(NamedTuple):
     """One key of a scenario.
 
     Attributes:
-        name: the dotted key, with `*` for any name or index.
-        text: the description of the key.
-        meaning: the values that the key may have.
-        default: the value if a scenario does not set the key. `REQUIRED` means that the key must be set.
-        needs: a second key, and its values for which this key has an effect. None means that this key always has an
+        name: The dotted key, with `*` for any name or index.
+        text: The description of the key.
+        meaning: The values that the key may have.
+        default: The value if a scenario does not set the key. `REQUIRED` means that the key must be set.
+        needs: A second key, and its values for which this key has an effect. None means that this key always has an
             effect.
-        section: whether the key is a section, which holds further keys.
+        section: Whether the key is a section, which holds further keys.
     """
 
     name: str
@@ -103,7 +103,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
     `wanted` is a key, a section, or an option such as `method.mu` or `data.partition.alpha`. None means all keys.
 
     Raises:
-        BadInput: there is no such key.
+        BadInput: There is no such key.
 
     Example:
         >>> print(explain_keys("local.momentum"))

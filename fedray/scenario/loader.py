@@ -55,7 +55,7 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
     """Checks that either no network names a tier, or exactly one network names each tier.
 
     Raises:
-        BadInput: some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
+        BadInput: Some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
             does not exist.
     """
     named = [str(one.get("tier")) for one in networks]
@@ -324,9 +324,9 @@ class NamedCell(NamedTuple):
     """A cell of a table.
 
     Attributes:
-        name: name of the cell.
-        scenario: the scenario of the cell, without a table.
-        published: the values that the paper reports for the cell, by metric.
+        name: Name of the cell.
+        scenario: The scenario of the cell, without a table.
+        published: The values that the paper reports for the cell, by metric.
     """
 
     name: str
@@ -344,15 +344,15 @@ def read_scenario(
     """Returns the scenario of a file, of a dict, or of YAML text (which has a line break or `: `).
 
     Args:
-        source: path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
+        source: Path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
             None (or nothing after `=`) removes a key, so that its default applies.
-        explicit: whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
+        explicit: Whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
             a `ScenarioWarning` names the key instead. A resolved scenario, which has every key, is not checked.
-        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
-        BadInput: the scenario has an error.
+        BadInput: The scenario has an error.
 
     Example:
         >>> s = read_scenario("method: {name: fedprox, mu: 0.1}", ["rounds=3", "local.lr=1e-3"])
@@ -430,7 +430,7 @@ def refuse_scenario(where: str, tree: Any) -> None:
     """Refuses a scenario file in a place where the file of a sweep is required.
 
     Raises:
-        BadInput: the file has the keys of a scenario.
+        BadInput: The file has the keys of a scenario.
     """
     keys = tree.keys() if isinstance(tree, Mapping) else set()
     if keys & set(section_fields("")) and not keys & {"scenario", "space"}:
@@ -589,7 +589,7 @@ def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] 
     Only commands that run a scenario import its modules.
 
     Raises:
-        BadInput: the scenario cannot be read, or a module cannot be imported.
+        BadInput: The scenario cannot be read, or a module cannot be imported.
     """
     import_modules(modules)
     named = _part(_tree(source), "own").get("modules", ())
@@ -657,8 +657,8 @@ def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) ->
     The defaults of the scenario's method are left out, and so are keys without an effect.
 
     Args:
-        scenario: a resolved scenario without a table.
-        given: the keys that a user has set. Such a key is dropped only if the method sets the same value by default. If
+        scenario: A resolved scenario without a table.
+        given: The keys that a user has set. Such a key is dropped only if the method sets the same value by default. If
             `given` is None or a resolved scenario, all defaults are dropped.
 
     Example:

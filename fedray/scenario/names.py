@@ -108,8 +108,8 @@ class Origin(NamedTuple):
     """The module and file in which a user registered a name.
 
     Attributes:
-        module: the name of the module. It is `__main__` for a script or a notebook.
-        file: the path of the module relative to the working directory, or only the file name, for messages.
+        module: The name of the module. It is `__main__` for a script or a notebook.
+        file: The path of the module relative to the working directory, or only the file name, for messages.
     """
 
     module: str
@@ -123,19 +123,19 @@ class Kind(NamedTuple):
     """A kind of objects that scenarios can name and users can write, such as methods or metrics.
 
     Attributes:
-        word: the word for the kind in `fedray.register`.
-        key: the dotted key in which a scenario names an object of the kind.
-        specs: the specifications of fedray's own objects of the kind, by name.
-        text: the word for an object of the kind in messages.
-        arguments: the arguments with which fedray calls a user's function of the kind.
-        wants: the description of a valid object, for messages. `{}` stands for the arguments.
-        default: the default name, for kinds whose options stand next to the name in a section. It is empty for other
+        word: The word for the kind in `fedray.register`.
+        key: The dotted key in which a scenario names an object of the kind.
+        specs: The specifications of fedray's own objects of the kind, by name.
+        text: The word for an object of the kind in messages.
+        arguments: The arguments with which fedray calls a user's function of the kind.
+        wants: The description of a valid object, for messages. `{}` stands for the arguments.
+        default: The default name, for kinds whose options stand next to the name in a section. It is empty for other
             kinds.
-        kept: the keys of the section that keep their values when the name changes.
-        alone: whether the key `object` replaces the name if a Python object is passed.
-        argument: the argument of `fedray.run` for the kind. If the text is empty, the argument is `word`.
-        part: the part of `identity.json` to which the kind belongs. Several kinds share the part `training`.
-        listed: the word for all objects of the kind in `fedray list`.
+        kept: The keys of the section that keep their values when the name changes.
+        alone: Whether the key `object` replaces the name if a Python object is passed.
+        argument: The argument of `fedray.run` for the kind. If the text is empty, the argument is `word`.
+        part: The part of `identity.json` to which the kind belongs. Several kinds share the part `training`.
+        listed: The word for all objects of the kind in `fedray list`.
     """
 
     word: str
@@ -251,10 +251,10 @@ class _Own(NamedTuple):
     """A name that a user added.
 
     Attributes:
-        text: a one-line description, for `fedray list`.
-        options: the options with their defaults. None means that no options are declared.
-        origin: the module and file that registered the name. None means that these are not known.
-        thing: the object that the name stands for.
+        text: A one-line description, for `fedray list`.
+        options: The options with their defaults. None means that no options are declared.
+        origin: The module and file that registered the name. None means that these are not known.
+        thing: The object that the name stands for.
     """
 
     text: str
@@ -367,15 +367,15 @@ def allow_name(
     """Allows scenarios to use a name of your own.
 
     Args:
-        kind: one of `KINDS`.
-        name: the name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
-        text: a one-line description, for `fedray list`.
-        options: the options of the name with their defaults. None allows any options with plain values.
-        origin: the module and file that registered the name. None means that these are not known.
-        thing: the function or object that the name stands for.
+        kind: One of `KINDS`.
+        name: The name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
+        text: A one-line description, for `fedray list`.
+        options: The options of the name with their defaults. None allows any options with plain values.
+        origin: The module and file that registered the name. None means that these are not known.
+        thing: The function or object that the name stands for.
 
     Raises:
-        BadInput: the name cannot be used.
+        BadInput: The name cannot be used.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("uci/"):
         raise BadInput(f"{kind}.name = {name!r} cannot be a name: use letters, digits, '.', '_' and '-'")

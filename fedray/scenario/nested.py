@@ -139,8 +139,8 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
     """Returns the text of a YAML file in a run directory, and the keys that the file holds.
 
     Raises:
-        BadInput: the file is no valid YAML.
-        FedrayError: the file cannot be read, or holds no keys.
+        BadInput: The file is no valid YAML.
+        FedrayError: The file cannot be read, or holds no keys.
     """
     content = read_or_explain(path, RESTORE)
     try:
@@ -183,7 +183,7 @@ def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = No
     `count` is a list with the number of values that were copied so far. The function adds to this number.
 
     Raises:
-        BadInput: the value contains an object of another type, has too many values, or is nested too deeply.
+        BadInput: The value contains an object of another type, has too many values, or is nested too deeply.
     """
     count = [0] if count is None else count
     count[0] += 1
@@ -219,9 +219,9 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
     `steps`), the key in `over` is kept.
 
     Args:
-        base: a tree of keys.
-        over: a second tree of keys, which takes precedence.
-        path: the path of keys to both trees.
+        base: A tree of keys.
+        over: A second tree of keys, which takes precedence.
+        path: The path of keys to both trees.
 
     Example:
         >>> merge_keys({"local": {"epochs": 3, "lr": 0.1}}, {"local": {"steps": 5}})

@@ -133,7 +133,7 @@ def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> d
         {'lr': 0.1, 'loss': 'smooth', 'options': {'smoothing': 0.2}}
 
     Raises:
-        BadInput: an option is unknown or wrong, or two of the user's objects have an option of the same name.
+        BadInput: An option is unknown or wrong, or two of the user's objects have an option of the same name.
     """
     declared: dict[str, Any] = {}
     for kind, name in dict.fromkeys(names.list_own_rules(section)):
@@ -192,7 +192,7 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, opt.
     `method.bases[0]`.
 
     Raises:
-        BadInput: a key is wrong.
+        BadInput: A key is wrong.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
     folded, given = (
@@ -215,14 +215,14 @@ def describe_method(
     """Stores the specification of a user's registered method.
 
     Args:
-        name: the name of the method.
-        models: the number of models that the method trains by default. None means the general default.
-        options: the options of the method with their defaults. An option `networks` must be a list of networks as in
+        name: The name of the method.
+        models: The number of models that the method trains by default. None means the general default.
+        options: The options of the method with their defaults. An option `networks` must be a list of networks as in
             FedDF.
-        spec: the whole specification. None means that the specification is made from `models` and `options`.
+        spec: The whole specification. None means that the specification is made from `models` and `options`.
 
     Raises:
-        BadInput: a network is wrong.
+        BadInput: A network is wrong.
 
     Example:
         >>> describe_method("single", models=1)

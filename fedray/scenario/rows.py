@@ -39,9 +39,9 @@ class Case:
     """A key of a resolved scenario, with facts that decide whether the key has an effect or a wrong value.
 
     Attributes:
-        scenario: the scenario.
-        key: the dotted key.
-        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        scenario: The scenario.
+        key: The dotted key.
+        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
     """
 
     scenario: Scenario
@@ -194,15 +194,15 @@ class Row(NamedTuple):
     """A row of the table, with some keys and the condition under which they have no effect or a wrong value.
 
     Attributes:
-        keys: the dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
+        keys: The dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
             stands for all keys of the section.
-        where: a function that takes a `Case` and returns a true value if the condition holds. In `why`, `{found}`
+        where: A function that takes a `Case` and returns a true value if the condition holds. In `why`, `{found}`
             stands for this value.
-        why: the reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
+        why: The reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
-        remedy: the advice for a wrong value.
-        value: a function that takes a `Case` and returns whether the value of its key is wrong, no matter who set the
+        remedy: The advice for a wrong value.
+        value: A function that takes a `Case` and returns whether the value of its key is wrong, no matter who set the
             key. None means that the row refuses every value that a user set.
     """
 
@@ -484,7 +484,7 @@ def refuse_wrong(scenario: Scenario) -> None:
     """Refuses the first value that contradicts the other values of a scenario.
 
     Raises:
-        BadInput: a value is wrong.
+        BadInput: A value is wrong.
     """
     for row in ROWS:
         for key in _list_keys(row, scenario) if row.value is not None else ():
@@ -595,9 +595,9 @@ class Idle(NamedTuple):
     """A key without an effect.
 
     Attributes:
-        key: the dotted key.
-        value: the value that the user set.
-        why: the reason why the key has no effect, which follows "because" in the message.
+        key: The dotted key.
+        value: The value that the user set.
+        why: The reason why the key has no effect, which follows "because" in the message.
     """
 
     key: str
@@ -661,10 +661,10 @@ class Place(NamedTuple):
     """One of the scenarios that a file describes: the base, or a cell of the table.
 
     Attributes:
-        name: name of the cell. It is empty for the base.
-        own: the keys that the cell sets. For the base there are no such keys.
-        given: all keys that are set, by the base or by the cell.
-        scenario: the resolved scenario.
+        name: Name of the cell. It is empty for the base.
+        own: The keys that the cell sets. For the base there are no such keys.
+        given: All keys that are set, by the base or by the cell.
+        scenario: The resolved scenario.
     """
 
     name: str
@@ -692,13 +692,13 @@ def judge_keys(
     """Refuses keys without an effect. Warns of keys that have no effect because of an override or a cell.
 
     Args:
-        places: the base and the cells.
-        overrides: the keys that the command line or the caller sets.
-        alone: function that returns the scenario without the overrides, or None if this scenario has an error.
-        own: which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        places: The base and the cells.
+        overrides: The keys that the command line or the caller sets.
+        alone: Function that returns the scenario without the overrides, or None if this scenario has an error.
+        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
 
     Raises:
-        BadInput: a cell sets a key that has no effect in the cell. Or the base or an override sets a key that has no
+        BadInput: A cell sets a key that has no effect in the cell. Or the base or an override sets a key that has no
             effect in any scenario.
     """
     idle = {place.name: find_idle_keys(place.given, place.scenario, own) for place in places}

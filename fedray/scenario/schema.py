@@ -43,11 +43,11 @@ class MethodKeys:
     """The method.
 
     Attributes:
-        name: name of the method (`fedray list methods`).
-        object: the name of the Python function that composed the method. fedray writes this key. Other keys then have
+        name: Name of the method (`fedray list methods`).
+        object: The name of the Python function that composed the method. fedray writes this key. Other keys then have
             the defaults of the method `name`.
-        models: the number of models, K.
-        options: the options of the method itself (mu, alpha, lambda, samples, ...).
+        models: The number of models, K.
+        options: The options of the method itself (mu, alpha, lambda, samples, ...).
     """
 
     name: str = opt.key("fed_ensemble", opt.text)
@@ -61,11 +61,11 @@ class PartitionKeys:
     """The partition, which says which client holds which samples.
 
     Attributes:
-        name: name of the partition (`fedray list partitions`). The default is `file` if the scenario names a file,
+        name: Name of the partition (`fedray list partitions`). The default is `file` if the scenario names a file,
             `natural` if the samples of the data set already belong to clients, and `iid` otherwise.
-        object: the name of the Python function or Flower partitioner that replaces the partition `name`. fedray writes
+        object: The name of the Python function or Flower partitioner that replaces the partition `name`. fedray writes
             this key.
-        options: the options of the partition itself (shards, classes, alpha, column, ...).
+        options: The options of the partition itself (shards, classes, alpha, column, ...).
     """
 
     name: str = opt.key("iid", opt.text)
@@ -87,24 +87,24 @@ class DataKeys:
     """The data set.
 
     Attributes:
-        name: name of the data set (`fedray list datasets`).
-        object: the name of the Python object that is used as the data set. fedray writes this key. If it is set, `name`
+        name: Name of the data set (`fedray list datasets`).
+        object: The name of the Python object that is used as the data set. fedray writes this key. If it is set, `name`
             has no effect.
-        root: the folder that holds the files of the data set. None means the folder in the environment variable
+        root: The folder that holds the files of the data set. None means the folder in the environment variable
             `FEDRAY_DATA`, or a cache folder.
-        fold: the number of the fold that is run, counted from 0, or `all` for all folds of the data set.
-        hold_out: the share of the training samples that is held out, so that no model is trained on these samples.
+        fold: The number of the fold that is run, counted from 0, or `all` for all folds of the data set.
+        hold_out: The share of the training samples that is held out, so that no model is trained on these samples.
             Sweeps, `local.lr_grid` and conformal sets use these samples.
-        test_clients: the number of clients that never train, their share of all clients, or a list of their names.
+        test_clients: The number of clients that never train, their share of all clients, or a list of their names.
             Their training samples are the test samples, and the test samples of the data set are not used. The seed of
             a replicate decides which clients never train. With `fold: all` each client is kept out in exactly one fold.
             So `1` leaves out one client after another.
-        standardize: whether the inputs of networks are standardized with the statistics of the training samples.
+        standardize: Whether the inputs of networks are standardized with the statistics of the training samples.
             With `false` inputs stay as they are, and pixels are numbers from 0 to 255.
-        scale: the scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples. In a
+        scale: The scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples. In a
             deployment, clients would have to exchange these statistics. `unit` gives pixels from 0 to 1.
-        partition: the section for the partition, which says which client holds which samples.
-        options: the options of the data set itself.
+        partition: The section for the partition, which says which client holds which samples.
+        options: The options of the data set itself.
     """
 
     name: str = opt.key("digits", opt.text)
@@ -124,14 +124,14 @@ class ModelKeys:
     """The network.
 
     Attributes:
-        name: name of the network (`fedray list models`).
-        object: the name of the Python function that makes the network. fedray writes this key. If it is set, `name` has
+        name: Name of the network (`fedray list models`).
+        object: The name of the Python function that makes the network. fedray writes this key. If it is set, `name` has
             no effect.
-        weights: the weights from which the models start, instead of random weights. The value is a run directory with
+        weights: The weights from which the models start, instead of random weights. The value is a run directory with
             K models or one model, or a `.safetensors` file with the state dict of one model (from `fedray export`).
-        objective: the loss that training minimizes. `auto` means cross entropy for classes, and squared error for real
+        objective: The loss that training minimizes. `auto` means cross entropy for classes, and squared error for real
             targets.
-        options: the options of the network itself (hidden, channels, norm, ...).
+        options: The options of the network itself (hidden, channels, norm, ...).
     """
 
     name: str = opt.key("mlp", opt.text)
@@ -146,16 +146,16 @@ class PredictKeys:
     """The rules by which the ensemble predicts.
 
     Attributes:
-        average: the quantity that the ensemble averages over its models: `probabilities` or `logits`.
-        gamma: the temperature of the weights with which each client of the run averages the models. If it is infinite,
+        average: The quantity that the ensemble averages over its models: `probabilities` or `logits`.
+        gamma: The temperature of the weights with which each client of the run averages the models. If it is infinite,
             clients of the run have the same weights as new clients. These weights are equal unless the method sets
             others.
-        noise: the variance of the observation noise, which is added to the predicted variance of a regression. With
+        noise: The variance of the observation noise, which is added to the predicted variance of a regression. With
             `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
             the clients. With `fixed` it is 1, for targets in standardized units.
-        conformal: the section for conformal prediction. Its sets of labels, or its intervals, contain the true value
+        conformal: The section for conformal prediction. Its sets of labels, or its intervals, contain the true value
             with a given probability.
-        dropout_at_test: whether dropout stays on when the models predict. The public code of Fed-ensemble may do so,
+        dropout_at_test: Whether dropout stays on when the models predict. The public code of Fed-ensemble may do so,
             but no paper describes it.
     """
 
@@ -171,9 +171,9 @@ class CellKeys:
     """One cell of a table.
 
     Attributes:
-        name: name of the cell and of the run directory of the cell.
-        overrides: the keys that the cell changes in the scenario, dotted or nested, with their values.
-        published: the values that the paper reports for this cell, by metric.
+        name: Name of the cell and of the run directory of the cell.
+        overrides: The keys that the cell changes in the scenario, dotted or nested, with their values.
+        published: The values that the paper reports for this cell, by metric.
     """
 
     name: str = opt.key(opt.REQUIRED, _file_name)
@@ -186,41 +186,41 @@ class Scenario:
     """All keys of a scenario. Some keys decide the result, and others only how the result is computed.
 
     Attributes:
-        seed: random seed of replicate 0. The seed of replicate r is `seed + r`.
-        rounds: the number of rounds of training, T.
-        runtime: the processes in which clients are trained. `ray` trains in actors of a Ray cluster, and `inline` in
+        seed: Random seed of replicate 0. The seed of replicate r is `seed + r`.
+        rounds: The number of rounds of training, T.
+        runtime: The processes in which clients are trained. `ray` trains in actors of a Ray cluster, and `inline` in
             this process. `auto` (the default) uses actors if there is a cluster, a GPU or enough work. The results are
             equal bit for bit.
-        method: the section for the method and the number of models.
-        data: the section for the data set and for its partition among the clients.
-        model: the section for the network and its loss.
-        clients: the section for the population of clients and their devices.
-        participation: the section that says which clients take part in a round.
-        schedule: the section that says which client trains which model.
-        local: the section for the training at a client.
-        compress: the section for the compression of uploads.
-        server: the section that says how the server makes the next models from uploads.
-        predict: the section that says how the ensemble predicts.
-        graph: the section for the graph of clients over which models walk when there is no server.
-        replicates: the number of repetitions of the run, R. Each repetition has a different seed.
-        vary: the random choices that differ between replicates. With `all` every choice differs. With `init` only the
+        method: The section for the method and the number of models.
+        data: The section for the data set and for its partition among the clients.
+        model: The section for the network and its loss.
+        clients: The section for the population of clients and their devices.
+        participation: The section that says which clients take part in a round.
+        schedule: The section that says which client trains which model.
+        local: The section for the training at a client.
+        compress: The section for the compression of uploads.
+        server: The section that says how the server makes the next models from uploads.
+        predict: The section that says how the ensemble predicts.
+        graph: The section for the graph of clients over which models walk when there is no server.
+        replicates: The number of repetitions of the run, R. Each repetition has a different seed.
+        vary: The random choices that differ between replicates. With `all` every choice differs. With `init` only the
             initial models differ, and data, schedule and batches are the same in all replicates.
-        evaluate: the section that says what is measured, and when.
-        stop: the section for ending a run early when a metric gets no better. None means that no run ends early.
-        checkpoint: the section that says when the state is saved.
-        report: whether fedray writes the page `report.html` of the finished run.
-        loggers: names of other tools that receive the metrics of every evaluated round (`tensorboard`, `wandb`,
+        evaluate: The section that says what is measured, and when.
+        stop: The section for ending a run early when a metric gets no better. None means that no run ends early.
+        checkpoint: The section that says when the state is saved.
+        report: Whether fedray writes the page `report.html` of the finished run.
+        loggers: Names of other tools that receive the metrics of every evaluated round (`tensorboard`, `wandb`,
             `mlflow`).
-        on_client_error: the reaction if the training of a client raises an exception, diverges or takes too long.
+        on_client_error: The reaction if the training of a client raises an exception, diverges or takes too long.
             `fail` ends the run, and `skip` leaves the client out of the round.
-        client_timeout: seconds of wall time that the training of a client may take. None means no limit.
-        lanes: the engine that trains the networks. `auto` takes compiled kernels if these can train the network and
+        client_timeout: Seconds of wall time that the training of a client may take. None means no limit.
+        lanes: The engine that trains the networks. `auto` takes compiled kernels if these can train the network and
             every process of the run has the kernels. Otherwise `auto` takes torch. `compiled` allows only compiled
             kernels, and `torch` only torch.
-        table: the list of the cells of a table, each of which is a variant of this scenario.
-        published: the values that the paper reports for the scenario itself, by metric.
-        callbacks: names of functions that your module registers. They are called after each round and may end the run.
-        own: the names of the Python objects that were passed for training and evaluation, and the modules of own code.
+        table: The list of the cells of a table, each of which is a variant of this scenario.
+        published: The values that the paper reports for the scenario itself, by metric.
+        callbacks: Names of functions that your module registers. They are called after each round and may end the run.
+        own: The names of the Python objects that were passed for training and evaluation, and the modules of own code.
             fedray writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules
             are imported first, as by `--import`. Paths are relative to the scenario file.
     """
@@ -302,10 +302,10 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     """Checks the keys of a scenario and returns the scenario.
 
     Args:
-        tree: the keys as plain values, with the options of each named section under `options`.
+        tree: The keys as plain values, with the options of each named section under `options`.
 
     Raises:
-        BadInput: a key is unknown, missing or wrong.
+        BadInput: A key is unknown, missing or wrong.
     """
     made: Scenario = _make_section(opt.Section(Scenario), tree, ())
     return made

@@ -24,27 +24,27 @@ class TierKeys:
     """A tier, which is a class of devices with the same resources.
 
     Attributes:
-        share: the tier's share of the clients that are in no tier with a `number`. A tier without `share` and `number`
+        share: The tier's share of the clients that are in no tier with a `number`. A tier without `share` and `number`
             gets the remaining clients.
-        number: the number of clients in the tier.
-        models_per_round: the number of models that a participating client trains in a round, or `all`.
-        num_cpus: the number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
+        number: The number of clients in the tier.
+        models_per_round: The number of models that a participating client trains in a round, or `all`.
+        num_cpus: The number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
             CPUs, None means the largest share of a CPU with which all actors fit on the machine.
-        num_gpus: the GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves GPUs, `clients.device`
+        num_gpus: The GPUs that each actor of the tier reserves: 0, 1/n or 1. If no tier reserves GPUs, `clients.device`
             decides.
-        resources: the custom resources of Ray that each actor of the tier reserves.
-        seconds_per_step: the virtual seconds that an optimizer step takes.
-        seconds_per_sample: the virtual seconds that each sample of a step takes in addition.
-        spread: the spread of the speeds of clients. The compute time of a client is multiplied by a lognormal random
+        resources: The custom resources of Ray that each actor of the tier reserves.
+        seconds_per_step: The virtual seconds that an optimizer step takes.
+        seconds_per_sample: The virtual seconds that each sample of a step takes in addition.
+        spread: The spread of the speeds of clients. The compute time of a client is multiplied by a lognormal random
             number, and `spread` is the standard deviation of the logarithm of this number.
-        uplink: the bandwidth of a client for uploads, in bytes/s.
-        downlink: the bandwidth of a client for downloads, in bytes/s.
-        latency: the virtual seconds that each transfer takes in addition to the time for its bytes.
-        side_by_side: whether a client with several models in a round trains them at the same time.
-        width: the share of the network that a client trains. It is the share of the channels of every hidden layer, or
+        uplink: The bandwidth of a client for uploads, in bytes/s.
+        downlink: The bandwidth of a client for downloads, in bytes/s.
+        latency: The virtual seconds that each transfer takes in addition to the time for its bytes.
+        side_by_side: Whether a client with several models in a round trains them at the same time.
+        width: The share of the network that a client trains. It is the share of the channels of every hidden layer, or
             of the blocks of the network (DepthFL).
-        epochs: the number of passes of a client of the tier over its samples in a round. The default is `local.epochs`.
-        steps: the number of optimizer steps of a client of the tier in a round. The default is `local.steps`.
+        epochs: The number of passes of a client of the tier over its samples in a round. The default is `local.epochs`.
+        steps: The number of optimizer steps of a client of the tier in a round. The default is `local.steps`.
     """
 
     share: float | None = opt.key(None, opt.maybe(opt.real("[0, 1]")))
@@ -70,23 +70,23 @@ class ClientKeys:
     """The population of clients, and the actors that host the clients.
 
     Attributes:
-        number: the number of clients, N. If all tiers have a `number`, the default is the sum of these numbers.
+        number: The number of clients, N. If all tiers have a `number`, the default is the sum of these numbers.
             Otherwise it is the number of clients in the data. If this is unknown, the default is 10 for `fedag`, 5 for
             `stacking`, and 100 for most other methods.
-        per_actor: the number of clients that an actor hosts, or `auto`.
-        actors: the number of actors of the run, or `auto`.
-        trace: path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
-        profile: name of a population of devices with published speeds, from which the device of each client is drawn.
+        per_actor: The number of clients that an actor hosts, or `auto`.
+        actors: The number of actors of the run, or `auto`.
+        trace: Path of a CSV or Parquet file of measured devices (`docs/how-to/traces.md`).
+        profile: Name of a population of devices with published speeds, from which the device of each client is drawn.
             The only name is `phones` (`docs/how-to/traces.md`).
-        availability: the times at which a client can take part. With `diurnal` each client can take part for half of
+        availability: The times at which a client can take part. With `diurnal` each client can take part for half of
             every day.
-        device: the devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
+        device: The devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
             tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
             processors. `cpu` takes processors and leaves reserved GPUs unused. With it you can try on any machine how
             actors share GPUs.
-        tf32: whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
+        tf32: Whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
-        tiers: the tiers of devices, by name.
+        tiers: The tiers of devices, by name.
     """
 
     number: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**9)))
@@ -105,9 +105,9 @@ class SelectionKeys:
     """The rule that chooses the participants of a round.
 
     Attributes:
-        name: name of the selection (`fedray list selections`).
-        object: the name of the Python function that chooses the participants instead. fedray writes this key.
-        options: the options of the selection itself (candidates, exploration, ...).
+        name: Name of the selection (`fedray list selections`).
+        object: The name of the Python function that chooses the participants instead. fedray writes this key.
+        options: The options of the selection itself (candidates, exploration, ...).
     """
 
     name: str = opt.key("uniform", opt.text)
@@ -120,29 +120,29 @@ class ParticipationKeys:
     """The participation of clients in rounds, or in training without rounds.
 
     Attributes:
-        selection: the section that says how the participants of a round are chosen.
-        per_round: the number of clients that take part in a round.
-        fraction: the share of the clients that take part in a round, instead of `per_round`. The default is 1.
-        overcommit: the number of invited clients, as a multiple of the number of clients that the round waits for.
+        selection: The section that says how the participants of a round are chosen.
+        per_round: The number of clients that take part in a round.
+        fraction: The share of the clients that take part in a round, instead of `per_round`. The default is 1.
+        overcommit: The number of invited clients, as a multiple of the number of clients that the round waits for.
             Uploads that arrive after the round are not used.
-        dropout: the probability that a participant drops out of a round and sends nothing.
-        partial: the share of a round's participants that train less, as the stragglers of FedProx. Each such client
+        dropout: The probability that a participant drops out of a round and sends nothing.
+        partial: The share of a round's participants that train less, as the stragglers of FedProx. Each such client
             trains for a random number of its epochs, at least 1. With `local.steps` it makes a random number of its
             steps.
-        deadline: the virtual seconds of a round after which the server does not wait for further clients.
-        mode: the times at which the server makes a step. With `sync` the server makes a step at the end of each round.
+        deadline: The virtual seconds of a round after which the server does not wait for further clients.
+        mode: The times at which the server makes a step. With `sync` the server makes a step at the end of each round.
             With `semi` it makes a step every `tick` virtual seconds, with the uploads that have arrived. With
             `buffered` it makes a step when a model has `goal` uploads (FedBuff), and with `async` when any upload
             arrives (FedAsync).
-        concurrency: the number of clients that train at the same time, in the modes without rounds. None means all
+        concurrency: The number of clients that train at the same time, in the modes without rounds. None means all
             clients.
-        goal: the number of uploads of a model after which the server makes a step, in the mode `buffered`.
-        tick: the virtual seconds between two steps of the server, in the mode `semi`.
-        alpha: the weight with which an arriving upload is mixed into the server's model, in the mode `async`.
-        staleness: the formula for the weight of an upload with staleness tau. tau is the number of steps that the
+        goal: The number of uploads of a model after which the server makes a step, in the mode `buffered`.
+        tick: The virtual seconds between two steps of the server, in the mode `semi`.
+        alpha: The weight with which an arriving upload is mixed into the server's model, in the mode `async`.
+        staleness: The formula for the weight of an upload with staleness tau. tau is the number of steps that the
             server made for the model since the client began to train. `constant` is 1. `polynomial` is
             `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
-        max_staleness: the largest staleness of an upload that the server uses. The server receives staler uploads and
+        max_staleness: The largest staleness of an upload that the server uses. The server receives staler uploads and
             counts their bytes, but does not use these uploads (`stale`). None means no limit.
         staleness_a: a in the formula of `staleness`, the speed at which the weight of an upload falls.
         staleness_b: b in the formula of `hinge`, the staleness in server steps up to which an upload keeps the weight
@@ -174,10 +174,10 @@ class ScheduleKeys:
     """The schedule, which decides which client trains which model.
 
     Attributes:
-        kind: name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
-        object: the name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
+        kind: Name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
+        object: The name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
             has no effect.
-        rows: the meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` (the
+        rows: The meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` (the
             default with full participation) a row is a client. With `slot` (the default otherwise) a row is a position
             among the participants of a round, which are drawn uniformly. With `stratum` a row is a position that is
             filled from a fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains
@@ -228,16 +228,16 @@ class GraphKeys:
     """The graph of clients over which models walk when there is no server.
 
     Attributes:
-        kind: the kind of graph.
-        transition: the rule by which a model moves to a neighbor.
-        probability: the probability of an edge in `erdos_renyi`, by default 2 log(N) / N. In `watts_strogatz` it is the
+        kind: The kind of graph.
+        transition: The rule by which a model moves to a neighbor.
+        probability: The probability of an edge in `erdos_renyi`, by default 2 log(N) / N. In `watts_strogatz` it is the
             probability that an edge is rewired, by default 0.1.
-        neighbours: the number of neighbors of each node before rewiring, in `watts_strogatz`.
-        edges: path of a CSV or Parquet file with your own graph, for the kind `edges`. The file has the columns `node`
+        neighbours: The number of neighbors of each node before rewiring, in `watts_strogatz`.
+        edges: Path of a CSV or Parquet file with your own graph, for the kind `edges`. The file has the columns `node`
             and `neighbour`, and a row for each edge.
-        node_failure: the probability that a node fails in a step.
-        edge_failure: the probability that an edge fails in a step.
-        failures: path of a CSV or Parquet file with a table of failures. The columns are `first` and `last` (steps,
+        node_failure: The probability that a node fails in a step.
+        edge_failure: The probability that an edge fails in a step.
+        failures: Path of a CSV or Parquet file with a table of failures. The columns are `first` and `last` (steps,
             counted from 0) and `node`. A value in the column `neighbour` means that only the edge between the node and
             this neighbor fails.
     """
@@ -263,13 +263,13 @@ class DataSpec:
     """The specification of a data set for scenarios.
 
     Attributes:
-        text: a one-line description, for `fedray list`.
-        options: the keys in the section `data` that only this data set has.
-        natural: whether the samples already belong to clients. The default partition is then `natural`.
-        clients: the default number of clients, N, for a data set that generates its clients. It is None for other data
+        text: A one-line description, for `fedray list`.
+        options: The keys in the section `data` that only this data set has.
+        natural: Whether the samples already belong to clients. The default partition is then `natural`.
+        clients: The default number of clients, N, for a data set that generates its clients. It is None for other data
             sets.
         task: `classification` or `regression`. It is empty if the files or the options of the data set decide.
-        toy: whether the data set has an option `clients`, which then follows `clients.number`.
+        toy: Whether the data set has an option `clients`, which then follows `clients.number`.
     """
 
     text: str

@@ -68,17 +68,17 @@ class RateKeys:
     """The course of the learning rate over the rounds, as a multiple of `lr`. Within a round the rate is constant.
 
     Attributes:
-        kind: the kind of course. With `cosine` and `linear` the rate falls from the first round on, and with `step` in
+        kind: The kind of course. With `cosine` and `linear` the rate falls from the first round on, and with `step` in
             the rounds `at`.
-        rounds: the number of rounds in which the rate falls. In later rounds the rate is constant. The default is the
+        rounds: The number of rounds in which the rate falls. In later rounds the rate is constant. The default is the
             number of rounds of the scenario.
-        restart: whether the rate starts again from the beginning after every `rounds` rounds. If so, `rounds` is
+        restart: Whether the rate starts again from the beginning after every `rounds` rounds. If so, `rounds` is
             required.
-        floor: the rate at the end of the fall, as a multiple of `lr`.
-        warmup: the number of rounds in which the rate rises. In round t of the first `warmup` rounds, counted from 0,
+        floor: The rate at the end of the fall, as a multiple of `lr`.
+        warmup: The number of rounds in which the rate rises. In round t of the first `warmup` rounds, counted from 0,
             the rate is multiplied by (t + 1) / warmup.
-        at: the rounds in which the rate of `step` falls, counted from 0.
-        gamma: the factor by which the rate of `step` is multiplied in each of the rounds `at`.
+        at: The rounds in which the rate of `step` falls, counted from 0.
+        gamma: The factor by which the rate of `step` is multiplied in each of the rounds `at`.
     """
 
     kind: RateKind = opt.key("constant", opt.one_of(*get_args(RateKind)))
@@ -95,32 +95,32 @@ class LocalKeys:
     """The local training of a client.
 
     Attributes:
-        optimizer: the optimizer of a client: `sgd`, `adam`, `adamw`, `rmsprop`, or one that your module registers.
-        lr: learning rate of a client.
-        lr_grid: the candidates for the learning rate. Each replicate and fold uses the candidate that is best on
+        optimizer: The optimizer of a client: `sgd`, `adam`, `adamw`, `rmsprop`, or one that your module registers.
+        lr: Learning rate of a client.
+        lr_grid: The candidates for the learning rate. Each replicate and fold uses the candidate that is best on
             held-out training samples.
-        lr_decay: factor by which the learning rate is multiplied every `lr_decay_every` rounds. With 1 the rate is
+        lr_decay: Factor by which the learning rate is multiplied every `lr_decay_every` rounds. With 1 the rate is
             constant.
-        lr_decay_every: the number of rounds between two decays of the learning rate.
-        momentum: momentum of `sgd`.
-        nesterov: whether the momentum of `sgd` is Nesterov's, which looks ahead.
-        weight_decay: factor of the L2 penalty on the weights. With `adamw` it is the factor of the decoupled weight
+        lr_decay_every: The number of rounds between two decays of the learning rate.
+        momentum: Momentum of `sgd`.
+        nesterov: Whether the momentum of `sgd` is Nesterov's, which looks ahead.
+        weight_decay: Factor of the L2 penalty on the weights. With `adamw` it is the factor of the decoupled weight
             decay.
-        batch_size: the number of samples in an optimizer step, or `full` for all samples of the client.
-        last_batch: what happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
+        batch_size: The number of samples in an optimizer step, or `full` for all samples of the client.
+        last_batch: What happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
             the client trains on this batch. With `drop` the batch is left out, unless it is the only batch. With
             `merge` its samples are added to the previous batch.
-        epochs: the number of passes over the samples of the client in a round (default 10, unless `steps` is set).
-        steps: the number of optimizer steps of a client in a round, instead of `epochs`.
-        pull: the weight mu of the proximal term `mu / 2 |w - w_start|^2`.
-        loss: name of a loss that your module registers, used instead of the loss of the network.
-        schedule: the section for the course of the learning rate over the rounds. None keeps the rate constant.
-        augment: names of random changes of the samples in each batch, applied one after another: `crop` (moves a
+        epochs: The number of passes over the samples of the client in a round (default 10, unless `steps` is set).
+        steps: The number of optimizer steps of a client in a round, instead of `epochs`.
+        pull: The weight mu of the proximal term `mu / 2 |w - w_start|^2`.
+        loss: Name of a loss that your module registers, used instead of the loss of the network.
+        schedule: The section for the course of the learning rate over the rounds. None keeps the rate constant.
+        augment: Names of random changes of the samples in each batch, applied one after another: `crop` (moves a
             picture by up to an eighth of its side), `flip` (left to right), and augmentations that your module
             registers.
-        private: the layers that each client keeps for itself and does not upload: `norm`, `head`, or patterns of the
+        private: The layers that each client keeps for itself and does not upload: `norm`, `head`, or patterns of the
             names of layers.
-        options: the options of the loss, the optimizer and the augmentations that your module registers.
+        options: The options of the loss, the optimizer and the augmentations that your module registers.
     """
 
     optimizer: str = opt.key("sgd", named("optimizer"))
@@ -148,14 +148,14 @@ class CompressKeys:
     """Compression of uploads.
 
     Attributes:
-        kind: the kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
+        kind: The kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
             entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
-        ratio: the share of its update's entries that a client with one model sends.
-        resource_ratio: the number of entries that a client with several models may send in total, divided by the number
+        ratio: The share of its update's entries that a client with one model sends.
+        resource_ratio: The number of entries that a client with several models may send in total, divided by the number
             that a client with one model sends (r of SHEFL). None means the number of models that the client trains, so
             that every model is compressed with the same ratio.
-        error_feedback: whether a client keeps the entries that were not sent and adds them to its next upload.
-        adaptive: whether the number of entries that a client sends is proportional to its uplink bandwidth.
+        error_feedback: Whether a client keeps the entries that were not sent and adds them to its next upload.
+        adaptive: Whether the number of entries that a client sends is proportional to its uplink bandwidth.
     """
 
     kind: str = opt.key("dense", opt.one_of("dense", "topk", "randomk", "int8"))
@@ -170,25 +170,25 @@ class ServerKeys:
     """The rules by which the server makes the next models from uploads.
 
     Attributes:
-        coefficients: the weights of the tiers in the mean of the uploads. With `fedavg` the weight of a tier is the sum
+        coefficients: The weights of the tiers in the mean of the uploads. With `fedavg` the weight of a tier is the sum
             of the weights of its uploads. With `equal_groups` all tiers have the same weight. `paper_eq2` is equation 2
             of SHEFL.
-        weighting: the weights of the uploads in the mean. With `uniform` all uploads have the same weight. With
+        weighting: The weights of the uploads in the mean. With `uniform` all uploads have the same weight. With
             `examples` the weight is the number of samples of the client. With a robust statistic or `paper_eq2` the
             default is `uniform` for every method.
-        optimizer: the server optimizer, which makes a step from the mean of the deltas.
-        lr: learning rate of the server optimizer (default 0.01 for `adam` and `yogi`, else 1).
-        momentum: momentum of the server optimizer, which is beta_1 for `adam` and `yogi`.
-        schedule: the section for the course of the server's learning rate over the rounds. In training without rounds,
+        optimizer: The server optimizer, which makes a step from the mean of the deltas.
+        lr: Learning rate of the server optimizer (default 0.01 for `adam` and `yogi`, else 1).
+        momentum: Momentum of the server optimizer, which is beta_1 for `adam` and `yogi`.
+        schedule: The section for the course of the server's learning rate over the rounds. In training without rounds,
             it is the course over the steps of the server. None keeps the rate constant. To use such a rate with a plain
             mean, set `optimizer: momentum` and `momentum: 0`.
-        tau: the number that `adam` and `yogi` add to the denominator. With a larger number the step is less adaptive.
-        robust: the robust statistic that is used instead of the mean of the deltas.
-        trim: the number of values that `trimmed_mean` drops at each end (b).
-        byzantine: the number of bad clients that `krum` and `multi_krum` have to withstand (f).
-        seconds_per_step: the virtual seconds of a training step at the server, such as a step of distillation. By
+        tau: The number that `adam` and `yogi` add to the denominator. With a larger number the step is less adaptive.
+        robust: The robust statistic that is used instead of the mean of the deltas.
+        trim: The number of values that `trimmed_mean` drops at each end (b).
+        byzantine: The number of bad clients that `krum` and `multi_krum` have to withstand (f).
+        seconds_per_step: The virtual seconds of a training step at the server, such as a step of distillation. By
             default the work of the server takes no time.
-        seconds_per_sample: the virtual seconds that each sample of a training step at the server takes in addition.
+        seconds_per_sample: The virtual seconds that each sample of a training step at the server takes in addition.
     """
 
     coefficients: str = opt.key("fedavg", opt.one_of("equal_groups", "paper_eq2", "fedavg"))
@@ -214,8 +214,8 @@ class StopKeys:
     """A metric, and the value that it should reach.
 
     Attributes:
-        metric: name of the metric, as in `rounds.parquet`.
-        value: the value that the metric should reach.
+        metric: Name of the metric, as in `rounds.parquet`.
+        value: The value that the metric should reach.
     """
 
     metric: str = opt.key(opt.REQUIRED, opt.label)
@@ -227,31 +227,31 @@ class EvaluateKeys:
     """The evaluation, with the scores and the times at which they are measured.
 
     Attributes:
-        every: the number of rounds from one evaluation to the next.
-        every_seconds: the virtual seconds from one evaluation to the next. It is used instead of `every` in training
+        every: The number of rounds from one evaluation to the next.
+        every_seconds: The virtual seconds from one evaluation to the next. It is used instead of `every` in training
             without rounds.
-        stop_at: a metric and a value. The run ends when the metric reaches the value.
-        target: a metric and a value. The summary gives the round, the virtual second and the number of bytes at which
+        stop_at: A metric and a value. The run ends when the metric reaches the value.
+        target: A metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
-        personal: whether every client of the run is also evaluated with its own weights or its own model. The scores
+        personal: Whether every client of the run is also evaluated with its own weights or its own model. The scores
             are accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
             intervals.
-        personal_steps: the number of steps that a client of the run trains on its own samples before it predicts. It
+        personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. It
             starts from the models of the server, and its learning rate is `local.lr`. Personal scores are measured
             after these steps. None means no such steps.
-        clients: the number of clients of the run that get a row in `client_scores.parquet` in every evaluated round, or
+        clients: The number of clients of the run that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None means no client.
-        by_tier: whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
+        by_tier: Whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
             clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
             and intervals.
-        ood: the out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
+        ood: The out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
             shape. The predictions for these inputs should be less certain than predictions for test samples. None means
             no such inputs.
-        metrics: names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
+        metrics: Names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
             `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every model of the
             ensemble (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with
             `by_tier` tiers.
-        positive: the name or number of the positive class, if there are two classes. None means the second class.
+        positive: The name or number of the positive class, if there are two classes. None means the second class.
     """
 
     every: int = opt.key(1, opt.whole(1, 10**7))
@@ -272,9 +272,9 @@ class PatienceKeys:
     """The rule that ends a run early when a metric gets no better.
 
     Attributes:
-        metric: name of the metric, as in `rounds.parquet`.
-        patience: the run ends after this number of rounds in which no replicate and no fold had a better value.
-        min_delta: a value counts as better only if it improves on the best value so far by more than this amount.
+        metric: Name of the metric, as in `rounds.parquet`.
+        patience: The run ends after this number of rounds in which no replicate and no fold had a better value.
+        min_delta: A value counts as better only if it improves on the best value so far by more than this amount.
     """
 
     metric: str = opt.key(opt.REQUIRED, opt.label)
@@ -287,9 +287,9 @@ class CheckpointKeys:
     """The checkpoints, with the rounds in which the state of a run is saved.
 
     Attributes:
-        every: the number of rounds from one checkpoint to the next.
-        keep: the number of newest checkpoints that stay on the disk.
-        best: name of a metric. The best round is the one with the best mean of this metric over replicates and folds.
+        every: The number of rounds from one checkpoint to the next.
+        keep: The number of newest checkpoints that stay on the disk.
+        best: Name of a metric. The best round is the one with the best mean of this metric over replicates and folds.
             Its models are also saved. None means that no such models are saved.
     """
 
@@ -323,13 +323,13 @@ class ConformalKeys:
     """Conformal sets of labels, or intervals, that contain the true value with probability 1 - alpha.
 
     Attributes:
-        alpha: the share of true values that may lie outside of their sets or intervals.
-        score: the score that measures how badly a label fits a prediction. `auto` means `lac` for classes, and
+        alpha: The share of true values that may lie outside of their sets or intervals.
+        score: The score that measures how badly a label fits a prediction. `auto` means `lac` for classes, and
             `regression` for real targets.
-        quantile: the rule for the threshold of the score. `exact` computes the threshold from all scores of the
+        quantile: The rule for the threshold of the score. `exact` computes the threshold from all scores of the
             clients, and `qq` from one number per client (FedCP-QQ).
-        penalty: the penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
-        k_reg: the number of top ranks without a penalty in the score `raps`.
+        penalty: The penalty of the score `raps` for each rank beyond `k_reg` (lambda in the paper).
+        k_reg: The number of top ranks without a penalty in the score `raps`.
     """
 
     alpha: float = opt.key(0.1, opt.real("(0, 1)"))

@@ -39,7 +39,7 @@ def explain_storage(storage: str) -> Iterator[None]:
     """Turns an error about a storage into a one-line error.
 
     Raises:
-        Unwritable: the storage cannot be used.
+        Unwritable: The storage cannot be used.
 
     Example:
         >>> with explain_storage("sqlite:///study.db"):
@@ -70,7 +70,7 @@ def mend_journal(journal: Path) -> None:
     The caller makes sure that no other process writes to the journal meanwhile.
 
     Raises:
-        FedrayError: the journal cannot be read.
+        FedrayError: The journal cannot be read.
     """
     if not journal.exists():
         return
@@ -93,10 +93,10 @@ class StudyLocation(NamedTuple):
     """The storage, the name and the pruner of a study. Workers need these to report to the study.
 
     Attributes:
-        storage: a journal file or a storage URL.
-        name: the name of the study.
-        pruner: the section `pruner` of the sweep file.
-        ages: the largest number of ages that a trial can report. An age is K rounds for a method with K models.
+        storage: A journal file or a storage URL.
+        name: The name of the study.
+        pruner: The section `pruner` of the sweep file.
+        ages: The largest number of ages that a trial can report. An age is K rounds for a method with K models.
     """
 
     storage: str
@@ -130,7 +130,7 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     `url` is the URL of the storage. None means that the study has a journal file. Such a file is not checked.
 
     Raises:
-        BadInput: the storage cannot be opened, or the name is in use.
+        BadInput: The storage cannot be opened, or the name is in use.
     """
     if url is None:
         return
@@ -144,13 +144,13 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
     """Opens a new study of a sweep, or an existing study that is resumed.
 
     Args:
-        sweep: the sweep file.
-        location: the storage and the name of the study.
-        resume: whether an existing study is resumed.
-        begun: whether trials of the sweep have been trained. If so, the study must exist.
+        sweep: The sweep file.
+        location: The storage and the name of the study.
+        resume: Whether an existing study is resumed.
+        begun: Whether trials of the sweep have been trained. If so, the study must exist.
 
     Raises:
-        BadInput: the storage already holds a study of this name and `resume` is False, or the storage has lost the
+        BadInput: The storage already holds a study of this name and `resume` is False, or the storage has lost the
             study.
     """
     is_lost = begun and "://" not in location.storage and not Path(location.storage).exists()  # opening would make it
@@ -180,7 +180,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
     """Opens a trial for the worker that trains it. Returns the trial and its stored state.
 
     Raises:
-        Unwritable: the storage cannot be used.
+        Unwritable: The storage cannot be used.
     """
     with explain_storage(location.storage):
         try:
@@ -251,10 +251,10 @@ def ask_trial(
     """Returns the next trial, or None if there are enough trials.
 
     Args:
-        study: the study.
-        keys: the kind of the sampler, its seed and its options.
-        points: the points of a grid. It is None for other samplers.
-        limit: the planned number of trials. For a grid, it is at most the number of points.
+        study: The study.
+        keys: The kind of the sampler, its seed and its options.
+        points: The points of a grid. It is None for other samplers.
+        limit: The planned number of trials. For a grid, it is at most the number of points.
     """
     number = len(study.get_trials(deepcopy=False))
     if number >= limit:

@@ -38,15 +38,15 @@ class View(NamedTuple):
     """The data of a sweep that its pictures show.
 
     Attributes:
-        objectives: the objectives of the sweep.
-        space: the parameters of the sweep.
+        objectives: The objectives of the sweep.
+        space: The parameters of the sweep.
         study: Optuna's study of the sweep.
-        trials: all trials of the sweep.
-        done: the complete trials whose values are all finite.
-        winners: the numbers of the winning trials.
-        curves: two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
+        trials: All trials of the sweep.
+        done: The complete trials whose values are all finite.
+        winners: The numbers of the winning trials.
+        curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
             rounds. The metric is that of the objective that `pick_course` returns.
-        idle: for each objective, the keys of the parameters that cannot change its value. It is empty if there are
+        idle: For each objective, the keys of the parameters that cannot change its value. It is empty if there are
             none.
     """
 
@@ -351,13 +351,13 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
     """Draws one picture of the page.
 
     Args:
-        view: the data of the sweep.
-        name: the name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or `curves`.
+        view: The data of the sweep.
+        name: The name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or `curves`.
             `trials` draws the first objective over each parameter. None means the first objective.
 
     Raises:
-        BadInput: there is no picture of this name.
-        FedrayError: the sweep has no numbers for the picture.
+        BadInput: There is no picture of this name.
+        FedrayError: The sweep has no numbers for the picture.
     """
     known: dict[str, Callable[[], Figure | None]] = {
         **{objective.name: partial(figure_history, view, i) for i, objective in enumerate(view.objectives)},

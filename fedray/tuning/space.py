@@ -61,16 +61,16 @@ class SweepObjective:
     """An objective of a sweep: one number that is computed from a training.
 
     Attributes:
-        name: the objective's name in the sweep file.
-        kind: the way in which the value is computed. "final" takes `metric` in the last evaluated round. With a limit
+        name: The objective's name in the sweep file.
+        kind: The way in which the value is computed. "final" takes `metric` in the last evaluated round. With a limit
             it takes `metric` in the last evaluated round in which `axis` is at most `limit`. "total" takes the last
             value of `metric`, a running total. "reach" takes the value of `axis` in the first round in which `metric`
             reaches `limit`. If there is no such round, the value is infinity.
-        metric: the column of `rounds.parquet` from which the value is taken.
+        metric: The column of `rounds.parquet` from which the value is taken.
         direction: "maximize" or "minimize", which says whether a high or a low value is good.
-        axis: the column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
+        axis: The column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
             is no limit.
-        limit: the largest `axis` allowed ("final"), or the target of `metric` ("reach"). None means that there is no
+        limit: The largest `axis` allowed ("final"), or the target of `metric` ("reach"). None means that there is no
             limit and no target.
     """
 
@@ -115,14 +115,14 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
     """Refuses keys of a sweep file that are not in `table`, and values that the check of a key does not accept.
 
     Args:
-        path: the section of the file that holds the keys, with a dot at the end. It is empty at the top level.
-        given: the keys and their values.
-        table: the check of each key.
-        what: the name of the thing with these keys, for the message.
-        prefix: the text before the key that a message suggests.
+        path: The section of the file that holds the keys, with a dot at the end. It is empty at the top level.
+        given: The keys and their values.
+        table: The check of each key.
+        what: The name of the thing with these keys, for the message.
+        prefix: The text before the key that a message suggests.
 
     Raises:
-        BadInput: a key is unknown, or a value is impossible.
+        BadInput: A key is unknown, or a value is impossible.
     """
     for key, value in given.items():
         if key not in table:
@@ -230,7 +230,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
         0.6
 
     Raises:
-        FedrayError: no evaluation lies near the budget of the objective.
+        FedrayError: No evaluation lies near the budget of the objective.
     """
     if objective.kind == "reach":
         reached = (read_cost(row, objective.axis) for row in history if objective.is_decided(row))
@@ -265,7 +265,7 @@ def judge_worlds(
     is only one world, or if one of the worlds did not reach the target.
 
     Raises:
-        FedrayError: an objective was not measured, or its value is NaN.
+        FedrayError: An objective was not measured, or its value is NaN.
 
     Example:
         >>> worlds = [[{"round": 1, "hold_out_accuracy": value}] for value in (0.5, 0.75)]
@@ -340,18 +340,18 @@ class Parameter:
     """A parameter of a sweep: a scenario key with values to try, or several keys that change together.
 
     Attributes:
-        key: the name of the parameter. It is the dotted scenario key. If the sweep file has several alternatives with
+        key: The name of the parameter. It is the dotted scenario key. If the sweep file has several alternatives with
             `when` for this key, the values that select the alternative follow in parentheses, as in `local.lr (sgd)`.
             If several keys change together, commas separate the keys, and each choice has a value for each key.
         kind: "categorical", "int" or "float".
-        choices: the values of a categorical parameter.
-        low: the lowest value of a range.
-        high: the highest value of a range.
-        step: the distance between the values of a range. None means 1 for integers, and no steps for floats.
-        log: whether a range is searched on a logarithmic scale.
-        points: the number of values of a range that a grid tries. None means every step of the range.
-        when: the conditions under which the parameter is active, as the allowed values of other parameters.
-        entry: the key without the parentheses, if the parameter is one of several alternatives for a key. Otherwise it
+        choices: The values of a categorical parameter.
+        low: The lowest value of a range.
+        high: The highest value of a range.
+        step: The distance between the values of a range. None means 1 for integers, and no steps for floats.
+        log: Whether a range is searched on a logarithmic scale.
+        points: The number of values of a range that a grid tries. None means every step of the range.
+        when: The conditions under which the parameter is active, as the allowed values of other parameters.
+        entry: The key without the parentheses, if the parameter is one of several alternatives for a key. Otherwise it
             is empty.
 
     Example:
@@ -693,7 +693,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     `classes` is the number of classes of the data. It is 0 for a regression.
 
     Raises:
-        BadInput: an objective belongs to the other task (classification or regression).
+        BadInput: An objective belongs to the other task (classification or regression).
 
     Example:
         >>> from fedray.tuning.space import read_objective

@@ -38,9 +38,9 @@ class SamplerKeys:
 
     Attributes:
         name: "tpe", "random", "grid" or "nsga2".
-        seed: the seed of the sampler's random numbers.
-        startup: the number of random trials before TPE learns from values.
-        population: the size of the population of NSGA-II.
+        seed: The seed of the sampler's random numbers.
+        startup: The number of random trials before TPE learns from values.
+        population: The size of the population of NSGA-II.
     """
 
     name: str
@@ -55,10 +55,10 @@ class PrunerKeys:
 
     Attributes:
         name: "none", "median", "hyperband" or "asha".
-        startup: the number of finished trials before the median pruner stops a trial.
-        warmup: the number of ages that every trial trains before the pruner may stop it. An age is K rounds for a
+        startup: The number of finished trials before the median pruner stops a trial.
+        warmup: The number of ages that every trial trains before the pruner may stop it. An age is K rounds for a
             method with K models.
-        reduction: a number n for hyperband and asha. About one in n trials continues.
+        reduction: A number n for hyperband and asha. About one in n trials continues.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Sweep:
     """A checked sweep file.
 
     Attributes:
-        name: the name of the study in its storage.
-        base: the keys of the base scenario, with the sweep's overrides. Each trial adds its own defaults.
-        space: the parameters to search.
-        objectives: the numbers to optimize.
-        sampler: the section `sampler`, which says how values are proposed.
-        pruner: the section `pruner`, which says which trials are stopped early.
-        trials: the total number of trials. None means the whole grid, or 20 for other samplers.
-        jobs: the number of workers that train at the same time.
-        actors: the number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
+        name: The name of the study in its storage.
+        base: The keys of the base scenario, with the sweep's overrides. Each trial adds its own defaults.
+        space: The parameters to search.
+        objectives: The numbers to optimize.
+        sampler: The section `sampler`, which says how values are proposed.
+        pruner: The section `pruner`, which says which trials are stopped early.
+        trials: The total number of trials. None means the whole grid, or 20 for other samplers.
+        jobs: The number of workers that train at the same time.
+        actors: The number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
             process.
-        source: the keys of the sweep file and of its base scenario. The directory of the sweep stores them.
+        source: The keys of the sweep file and of its base scenario. The directory of the sweep stores them.
     """
 
     name: str
@@ -343,11 +343,11 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     """Reads a sweep from a file or a dict.
 
     Args:
-        source: the sweep.
-        imports: whether the modules that the scenario names (`import`) are imported, which runs their code.
+        source: The sweep.
+        imports: Whether the modules that the scenario names (`import`) are imported, which runs their code.
 
     Raises:
-        BadInput: a key is unknown, a value is impossible, or the space holds values that no scenario allows.
+        BadInput: A key is unknown, a value is impossible, or the space holds values that no scenario allows.
 
     Example:
         >>> sweep = read_sweep({"scenario": {"rounds": 3}, "space": {"local.lr": [0.1, 0.3]}, "objectives": "accuracy"})
@@ -434,7 +434,7 @@ def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
     """Reads the objectives of a sweep file, which has one objective or a list of objectives.
 
     Raises:
-        BadInput: there is no objective, an objective is wrong, or an objective is named twice.
+        BadInput: There is no objective, an objective is wrong, or an objective is named twice.
     """
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:

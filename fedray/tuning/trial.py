@@ -98,7 +98,7 @@ def refuse_fault(error: Exception, folder: Path) -> None:
     After a fault, the same training may succeed later.
 
     Raises:
-        Unwritable: the disk is full or broken, or a file or a storage cannot be written.
+        Unwritable: The disk is full or broken, or a file or a storage cannot be written.
 
     Example:
         >>> refuse_fault(ValueError("the loss is NaN"), Path("trials/00003"))
@@ -129,15 +129,15 @@ class TrialTask:
     """The task of a trial, which a worker trains.
 
     Attributes:
-        trial: the number of the trial.
-        scenario: the scenario to train, with the inline runtime.
-        folder: the run directory.
-        objectives: the numbers to compute from the training.
-        own: the user's Python objects.
-        before: the run directory of an earlier, pruned trial with the same training. The task continues this training.
+        trial: The number of the trial.
+        scenario: The scenario to train, with the inline runtime.
+        folder: The run directory.
+        objectives: The numbers to compute from the training.
+        own: The user's Python objects.
+        before: The run directory of an earlier, pruned trial with the same training. The task continues this training.
             None means that the task starts a new training.
-        location: the study that the task reports to. None means that there is no pruner.
-        actors: the number of client actors that train for the trial, on CPUs that the trial's worker has reserved.
+        location: The study that the task reports to. None means that there is no pruner.
+        actors: The number of client actors that train for the trial, on CPUs that the trial's worker has reserved.
             0 means that the worker itself trains.
     """
 
@@ -156,12 +156,12 @@ class Outcome(NamedTuple):
 
     Attributes:
         state: "complete", "pruned" or "failed".
-        values: one value for each objective. It is empty if the task failed.
-        seconds: the wall time in which this task trained.
-        rounds: the number of rounds that this task trained.
+        values: One value for each objective. It is empty if the task failed.
+        seconds: The wall time in which this task trained.
+        rounds: The number of rounds that this task trained.
         total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
-        error: one line about the failure. It is empty if nothing failed.
-        errors: the standard error of each value over replicates and folds, as in `judge_worlds`.
+        error: One line about the failure. It is empty if nothing failed.
+        errors: The standard error of each value over replicates and folds, as in `judge_worlds`.
     """
 
     state: OutcomeState
@@ -339,15 +339,15 @@ def make_workers(
     """Yields a function that submits a task to a worker. The workers end with the `with` block.
 
     Args:
-        number: the number of workers that train at the same time. If it is 1 and there is no cluster, this process
+        number: The number of workers that train at the same time. If it is 1 and there is no cluster, this process
             trains.
-        base: the base scenario of the sweep. Each training runs as a task on a Ray cluster if the runtime of the
+        base: The base scenario of the sweep. Each training runs as a task on a Ray cluster if the runtime of the
             scenario is `ray`, or if it is `auto` and `address` is given.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine.
-        own: the user's objects. The workers import the modules of these objects.
-        folder: the directory of the sweep, which must lie on a disk that all workers share.
-        actors: the number of client actors of each training. 0 means that the worker itself trains.
-        wait_for: the resources that the cluster must have before the first training begins, by their names in Ray.
+        address: The address of an existing Ray cluster. None starts a cluster on this machine.
+        own: The user's objects. The workers import the modules of these objects.
+        folder: The directory of the sweep, which must lie on a disk that all workers share.
+        actors: The number of client actors of each training. 0 means that the worker itself trains.
+        wait_for: The resources that the cluster must have before the first training begins, by their names in Ray.
     """
     if _trains_on_ray(base, address):
         from fedray.runtime.ray.tasks import run_as_tasks
@@ -430,7 +430,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
     """Refuses `trial.actors` if no actor would train.
 
     Raises:
-        BadInput: no actor would train.
+        BadInput: No actor would train.
     """
     if not sweep.actors:
         return
@@ -474,8 +474,8 @@ class RunningTrial(NamedTuple):
 
     Attributes:
         trial: Optuna's trial.
-        job: the task that the worker was given.
-        key: the hash of the trial's training (`hash_training`).
+        job: The task that the worker was given.
+        key: The hash of the trial's training (`hash_training`).
     """
 
     trial: optuna.Trial
@@ -487,9 +487,9 @@ class Training(NamedTuple):
     """A finished training.
 
     Attributes:
-        run: the run directory of the training, relative to the directory of the sweep.
+        run: The run directory of the training, relative to the directory of the sweep.
         state: "complete" or "pruned".
-        seconds: the wall time of the training, including the time of a pruned training that it continued.
+        seconds: The wall time of the training, including the time of a pruned training that it continued.
     """
 
     run: str
@@ -502,18 +502,18 @@ class SearchState:
     """The state of a running sweep.
 
     Attributes:
-        sweep: the sweep file.
-        out: the absolute path of the directory of the sweep.
+        sweep: The sweep file.
+        out: The absolute path of the directory of the sweep.
         study: Optuna's study.
-        location: the storage, the name and the pruner of the study.
-        own: the user's Python objects.
-        limit: the planned number of trials.
-        points: the points of a grid. It is None for other samplers.
-        say: a function that is called with a line about each finished trial.
-        trainings: the finished trainings, by the digits of `hash_training`.
-        running: the trials that workers train now. The keys are the futures of the trainings.
-        waiting: the trials that wait for the end of an equal training of a different trial.
-        unchecked: the digits (`hash_training`) of trainings by an earlier process, unless this process has checked that
+        location: The storage, the name and the pruner of the study.
+        own: The user's Python objects.
+        limit: The planned number of trials.
+        points: The points of a grid. It is None for other samplers.
+        say: A function that is called with a line about each finished trial.
+        trainings: The finished trainings, by the digits of `hash_training`.
+        running: The trials that workers train now. The keys are the futures of the trainings.
+        waiting: The trials that wait for the end of an equal training of a different trial.
+        unchecked: The digits (`hash_training`) of trainings by an earlier process, unless this process has checked that
             the training used the present data.
     """
 
@@ -548,7 +548,7 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
     Warns if there are too few trials for the sampler to learn from.
 
     Raises:
-        BadInput: fewer than one trial is requested.
+        BadInput: Fewer than one trial is requested.
 
     Example:
         >>> from fedray.tuning.sweep import read_sweep

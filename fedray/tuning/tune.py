@@ -55,7 +55,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
     """Writes the results of a sweep and returns the summary.
 
     Raises:
-        FedrayError: no trial came to its end.
+        FedrayError: No trial came to its end.
     """
     trials = state.study.get_trials(deepcopy=False)
     write_trials(state, trials)
@@ -250,20 +250,20 @@ def run_sweep(
     """Runs a sweep in a new directory, or continues an interrupted sweep, and returns the summary.
 
     Args:
-        source: the sweep file, or the keys of a sweep.
-        out: the directory of the sweep, which must be new unless the sweep is resumed.
-        trials: the total number of trials. None means the number in the file.
-        resume: whether to continue the sweep in `out`.
-        storage: an Optuna storage URL. None means a journal file in `out`.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
-        wait_for: the resources that the cluster must have before the first training begins, by their names in Ray.
-        modules: the names of your modules, which every worker imports before it trains.
-        report: whether the page of the sweep is drawn.
-        say: a function that is called with a line about each finished trial.
+        source: The sweep file, or the keys of a sweep.
+        out: The directory of the sweep, which must be new unless the sweep is resumed.
+        trials: The total number of trials. None means the number in the file.
+        resume: Whether to continue the sweep in `out`.
+        storage: An Optuna storage URL. None means a journal file in `out`.
+        address: The address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
+        wait_for: The resources that the cluster must have before the first training begins, by their names in Ray.
+        modules: The names of your modules, which every worker imports before it trains.
+        report: Whether the page of the sweep is drawn.
+        say: A function that is called with a line about each finished trial.
 
     Raises:
-        BadInput: the sweep or the directory cannot be used.
-        FedrayError: no trial came to its end.
+        BadInput: The sweep or the directory cannot be used.
+        FedrayError: No trial came to its end.
 
     Example:
         >>> import tempfile
@@ -341,13 +341,13 @@ class TrialResult:
     """The result of one trial of a sweep.
 
     Attributes:
-        number: the number of the trial, from 0.
+        number: The number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: the values that the trial tried, by scenario key. `fedray.run(scenario, **trial.params)` accepts them.
-        metrics: the values of the objectives on held-out data. The dict is empty if the trial is not complete.
-        path: the run directory of the training from which the trial has its values. Several trials may share a
+        params: The values that the trial tried, by scenario key. `fedray.run(scenario, **trial.params)` accepts them.
+        metrics: The values of the objectives on held-out data. The dict is empty if the trial is not complete.
+        path: The run directory of the training from which the trial has its values. Several trials may share a
             training. None means that there is no such training.
-        error: the reason why the trial failed. None means that it did not fail.
+        error: The reason why the trial failed. None means that it did not fail.
     """
 
     number: int
@@ -363,7 +363,7 @@ class TrialResult:
         """Returns the run of the training from which the trial has its values.
 
         Raises:
-            FedrayError: the trial has no training.
+            FedrayError: The trial has no training.
         """
         if self.path is None or not (self.path / "scenario.yaml").is_file():
             raise FedrayError(f"trial {self.number} has no run directory: it is {self.state}")
@@ -387,13 +387,13 @@ class SweepResult:
         """Reads the trials of a sweep.
 
         Args:
-            path: the directory of the sweep.
-            modules: the user's modules, which register the names that the sweep uses. The caller has imported these
+            path: The directory of the sweep.
+            modules: The user's modules, which register the names that the sweep uses. The caller has imported these
                 modules.
 
         Raises:
             BadInput: `path` is no directory of a sweep, or the sweep has not ended.
-            Damaged: a file of the directory cannot be read.
+            Damaged: A file of the directory cannot be read.
         """
         if not directory.has_sweep(path):
             raise BadInput(f"{path} is no sweep (it has no {directory.COPY}): give the --out of a sweep")
@@ -413,8 +413,8 @@ class SweepResult:
         """Opens the directory of a sweep, as `fedray tune` leaves it.
 
         Args:
-            path: the directory of the sweep.
-            modules: your modules, which register the names that the sweep uses. These modules are imported first.
+            path: The directory of the sweep.
+            modules: Your modules, which register the names that the sweep uses. These modules are imported first.
         """
         import_modules(modules)
         return cls(plain.expand_user_path("path", str(path)), modules)
@@ -442,10 +442,10 @@ class SweepResult:
         """Draws the page of the sweep again, and returns its path.
 
         Args:
-            out: the HTML file. None means `report.html` in the directory of the sweep.
+            out: The HTML file. None means `report.html` in the directory of the sweep.
 
         Raises:
-            BadInput: the study of the sweep is not in its directory.
+            BadInput: The study of the sweep is not in its directory.
         """
         from fedray.tuning.page import write_page
 
@@ -457,12 +457,12 @@ class SweepResult:
         """Returns one picture of the page as a Matplotlib figure.
 
         Args:
-            name: the name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or
+            name: The name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or
                 `curves`. `trials` draws the first objective over each parameter. None means the first objective.
 
         Raises:
-            BadInput: there is no picture of this name, or the study of the sweep is not in its directory.
-            FedrayError: the sweep has no numbers for the picture.
+            BadInput: There is no picture of this name, or the study of the sweep is not in its directory.
+            FedrayError: The sweep has no numbers for the picture.
         """
         from fedray.tuning.page import draw_plot, make_view
 
@@ -485,12 +485,12 @@ class SweepResult:
         """Returns the best complete trial, or the first of several equally good trials.
 
         Args:
-            metric: the name of an objective of the sweep. None means the first objective.
+            metric: The name of an objective of the sweep. None means the first objective.
             mode: `max` or `min`. None means the direction of the search.
 
         Raises:
-            BadInput: the sweep has no such objective, or there is no such mode.
-            FedrayError: no trial is complete.
+            BadInput: The sweep has no such objective, or there is no such mode.
+            FedrayError: No trial is complete.
         """
         known = {objective.name: objective for objective in self._objectives}
         name = metric or self._objectives[0].name
@@ -564,23 +564,23 @@ def tune(
     """Searches for the best values of a scenario's keys, as `fedray tune` does.
 
     Args:
-        sweep: the keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
-        out: the directory of the sweep. None means a temporary directory, which `fedray clean` removes.
-        trials: the total number of trials. None means the number in the sweep.
-        resume: whether to continue the sweep in `out`.
-        storage: an Optuna storage URL. None means a journal file in `out`.
-        address: the address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
-        wait_for: the resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
-        modules: your modules, which register names. Every worker imports these modules before it trains.
-        report: whether the page of the sweep is drawn.
-        progress: whether to print a line to stderr for each finished trial. None prints these lines only in a notebook.
+        sweep: The keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
+        out: The directory of the sweep. None means a temporary directory, which `fedray clean` removes.
+        trials: The total number of trials. None means the number in the sweep.
+        resume: Whether to continue the sweep in `out`.
+        storage: An Optuna storage URL. None means a journal file in `out`.
+        address: The address of an existing Ray cluster. None starts a cluster on this machine if the sweep runs on Ray.
+        wait_for: The resources that the cluster must have before the first training begins, as in `{"hpc": 32}`.
+        modules: Your modules, which register names. Every worker imports these modules before it trains.
+        report: Whether the page of the sweep is drawn.
+        progress: Whether to print a line to stderr for each finished trial. None prints these lines only in a notebook.
         objects: Python objects are refused, because other processes train the trials and cannot receive the objects.
             Give your data, model or method a name with `fedray.register` in a module, write the name in the scenario,
             and pass the module.
 
     Raises:
-        BadInput: the sweep or the directory cannot be used, or an object was passed.
-        FedrayError: no trial came to its end. `SweepResult.from_path(out).errors` lists the reasons.
+        BadInput: The sweep or the directory cannot be used, or an object was passed.
+        FedrayError: No trial came to its end. `SweepResult.from_path(out).errors` lists the reasons.
 
     Example:
         >>> keys = {"rounds": 1, "data": {"name": "digits", "limit": 60}, "clients": {"number": 2}, "runtime": "inline"}

@@ -27,7 +27,7 @@ class Case(NamedTuple):
     """One object of a user.
 
     Attributes:
-        kind: data, model or method.
+        kind: Data, model or method.
         title: What is wrong with it.
         thing: A loader `thing()`, a function that makes a network `thing()`, or a composition `thing(setting)`.
         says: A pattern that the one line has; None: the run must work.
