@@ -391,9 +391,9 @@ def main(arguments: list[str] | None = None) -> None:
         ...
     """
     say = partial(click.echo, err=True)
-    with tolerate_stderr(), show_phases(say) as heard, exit_with_one_line(), show_notes(say):
+    with tolerate_stderr(), show_phases(say) as progress, exit_with_one_line(), show_notes(say):
         try:
-            commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=heard)
+            commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=progress)
         except click.UsageError as error:
             text = error.format_message()
             if "\n" in text:  # the help of a group without a command

@@ -26,12 +26,12 @@ from click.shell_completion import CompletionItem
 
 from fedray.core.errors import TOTALS, BadInput, format_score, format_total, name_score
 from fedray.core.scores import leave_out_repeats
-from fedray.experiments.live import Heard, log, watch_run
+from fedray.experiments.live import ProgressPhase, log, watch_run
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import has_file
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
-from fedray.runtime.environment import find_address, read_awaited, refuse_unused_wait
+from fedray.runtime.environment import find_address, read_wait_for, refuse_unused_wait
 
 if TYPE_CHECKING:  # torch and Optuna are slow to import
     from matplotlib.figure import Figure
@@ -75,7 +75,7 @@ address = click.option(
 wait_for = click.option(
     "--wait-for",
     metavar="NAME=AMOUNT,...",
-    callback=lambda _context, _parameter, text: None if text is None else read_awaited(text),
+    callback=lambda _context, _parameter, text: None if text is None else read_wait_for(text),
     help="Begin when the cluster has this, as in hpc=32,lpc=8: its nodes are still starting.",
 )
 no_report = click.option(
@@ -121,10 +121,10 @@ def loudness(command: _Command) -> _Command:
     return _quiet(_verbose(command))
 
 
-def current_phase() -> Heard:
+def current_phase() -> ProgressPhase:
     """Returns the current phase of the running command."""
     context = click.get_current_context(silent=True)
-    return (context.find_object(Heard) if context else None) or Heard()
+    return (context.find_object(ProgressPhase) if context else None) or ProgressPhase()
 
 
 def say_line(text: str) -> None:

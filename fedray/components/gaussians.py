@@ -27,7 +27,7 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 
 
 @dataclass(frozen=True)
-class Sampling:
+class ModelSampler:
     """The settings by which a sample of models is drawn. These models predict.
 
     Attributes:
@@ -43,7 +43,7 @@ class Sampling:
     trainable: int
 
 
-def gaussian_server(rows: Rows, sampling: Sampling, weighting: Weighting = "uniform") -> Server:
+def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "uniform") -> Server:
     """Returns a server that keeps the mean and the population variance of a model's uploads, and a sample of models.
 
     This is FedAG Alg. 1, eqs. 3-4. The means are the models that the server `mean` computes, bit for bit.
@@ -98,7 +98,7 @@ def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
     return {"sample": sample, "sample_weight": weight, "sample_client": client}
 
 
-def _draws(after: State, variance: Tensor, trained: Tensor, how: Sampling, t: int) -> dict[str, Tensor]:
+def _draws(after: State, variance: Tensor, trained: Tensor, how: ModelSampler, t: int) -> dict[str, Tensor]:
     """Draws the sample of each trained model from N(mean, diag variance), and returns the samples of all models."""
     sample, weight = after.extra["sample"].clone(), after.extra["sample_weight"].clone()
     each, p = len(sample) // len(how.seeds), how.trainable

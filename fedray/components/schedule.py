@@ -199,7 +199,7 @@ def write_memory(
 # the state.
 
 
-class Drawn(NamedTuple):
+class Participants(NamedTuple):
     """The participants of a round in one world (seed of a fold).
 
     Attributes:
@@ -226,7 +226,7 @@ class WorldRound(NamedTuple):
     world: int
 
 
-Participation = Callable[[int, int], Drawn]  # (seed of the world, round) -> the participants
+Participation = Callable[[int, int], Participants]  # (seed of the world, round) -> the participants
 
 
 class Informed(NamedTuple):
@@ -236,15 +236,15 @@ class Informed(NamedTuple):
         choose: A function that takes a `WorldRound` and the state, which may be None, and returns the participants.
     """
 
-    choose: Callable[[WorldRound, State | None], Drawn]
+    choose: Callable[[WorldRound, State | None], Participants]
 
-    def __call__(self, seed: int, t: int) -> Drawn:
+    def __call__(self, seed: int, t: int) -> Participants:
         """Returns the participants if there is no state."""
         return self.choose(WorldRound(seed, t, 0), None)
 
 
 # (round, participants, number of models of each participant `[P]`, state) -> participant and model of each job, `[J]`
-Assignment = Callable[[WorldRound, Drawn, IntArray, "State | None"], tuple[IntArray, IntArray]]
+Assignment = Callable[[WorldRound, Participants, IntArray, "State | None"], tuple[IntArray, IntArray]]
 
 
 def share_out(clients: Clients, number: int) -> list[int]:
@@ -277,32 +277,32 @@ def only(participation: Participation | Informed, members: Members) -> Participa
     `members` takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:
-        >>> everyone: Participation = lambda seed, t: Drawn(np.arange(6), np.arange(6))
+        >>> everyone: Participation = lambda seed, t: Participants(np.arange(6), np.arange(6))
         >>> only(everyone, lambda client: client % 3 == 1)(0, 0).client.tolist()
         [1, 4]
     """
 
-    def keep(drawn: Drawn) -> Drawn:
+    def keep(drawn: Participants) -> Participants:
         inside = members(drawn.client)
-        return Drawn(drawn.client[inside], drawn.slot[inside])
+        return Participants(drawn.client[inside], drawn.slot[inside])
 
     if isinstance(participation, Informed):
         return Informed(lambda now, state: keep(participation.choose(now, state)))
     return lambda seed, t: keep(participation(seed, t))
 
 
-def join_tiers(picked: Sequence[IntArray]) -> Drawn:
+def join_tiers(picked: Sequence[IntArray]) -> Participants:
     """Joins the participants of each tier (class of devices).
 
     Slots (positions among all participants) are numbered tier after tier.
     """
     client = np.concatenate(picked).astype(np.int64)
-    return Drawn(client, np.arange(len(client)))
+    return Participants(client, np.arange(len(client)))
 
 
 def invite_all(clients: Clients) -> Participation:
     """Returns the participation rule by which every client takes part in every round."""
-    everyone = Drawn(np.arange(clients.number), np.arange(clients.number))
+    everyone = Participants(np.arange(clients.number), np.arange(clients.number))
     return lambda _seed, _t: everyone
 
 
@@ -315,7 +315,7 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
-    def draw(seed: int, t: int) -> Drawn:
+    def draw(seed: int, t: int) -> Participants:
         numbers = rng.stream(seed, "participants", t)
         picked = [
             np.sort(numbers.choice(tier.number, size=n, replace=False, shuffle=False)) + start
@@ -349,11 +349,11 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
                     newest[seed][1].extend(np.array_split(order, n))
         return newest[seed][1]
 
-    def draw(seed: int, t: int) -> Drawn:
+    def draw(seed: int, t: int) -> Participants:
         parts = cut(seed, t // models if uneven else 0)
         u = rng.uniform(rng.keys(seed, "stratum", t), len(parts))
         client = np.array([part[int(x * len(part))] for part, x in zip(parts, u, strict=True)], dtype=np.int64)
-        return Drawn(client, np.arange(len(parts)))
+        return Participants(client, np.arange(len(parts)))
 
     return draw
 
@@ -378,7 +378,7 @@ def permutation(models: int, rows: str = "client") -> Assignment:
     slot that is always filled from the same set of clients).
     """
 
-    def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(now: WorldRound, drawn: Participants, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         row = drawn.client if rows == "client" else drawn.slot
         who, entry = _list_jobs(m)
         if models == 1:
@@ -396,7 +396,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
     drawn every K rounds. In a round, the numbers of jobs of two models differ by at most 1.
     """
 
-    def assign(now: WorldRound, _drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(now: WorldRound, _drawn: Participants, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "permutation", now.t // models), models)
         who = np.repeat(np.arange(len(m)), m)
         return who, order[(now.t + np.arange(len(who))) % models]
@@ -407,7 +407,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
 def random_models(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each participant trains different models, drawn at random in each round."""
 
-    def assign(now: WorldRound, drawn: Drawn, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(now: WorldRound, drawn: Participants, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
         who, entry = _list_jobs(m)
         return who, order[who, entry]
@@ -422,7 +422,7 @@ def adaptive(models: int, _rows: str = "client") -> Assignment:
     preprint of Fed-ensemble, section 6).
     """
 
-    def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(now: WorldRound, drawn: Participants, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
         if state is None or "job_loss" not in state.extra:
             odds = np.ones((len(drawn.client), models))
         else:
@@ -488,13 +488,13 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
         >>> def first_model(models, rows):
         ...     return lambda now, drawn, m, state: (np.arange(len(drawn.client)), np.zeros(len(drawn.client), int))
         >>> assign = guard_schedule(first_model)(3, "client")
-        >>> assign(WorldRound(0, 0, 0), Drawn(np.arange(2), np.arange(2)), np.ones(2, int), None)[1].tolist()
+        >>> assign(WorldRound(0, 0, 0), Participants(np.arange(2), np.arange(2)), np.ones(2, int), None)[1].tolist()
         [0, 0]
     """
     where = where or f"schedule.kind = {name_callable(function)}"
 
     def make(models: int, rows: str) -> Assignment:
-        def returns(found: Any, _now: WorldRound, drawn: Drawn, *_: Any) -> str | None:
+        def returns(found: Any, _now: WorldRound, drawn: Participants, *_: Any) -> str | None:
             parts = [np.asarray(part) for part in found] if isinstance(found, tuple) else []
             fine = len(parts) == 2 and parts[0].ndim == 1 and parts[0].shape == parts[1].shape
             if fine and all(part.dtype.kind in "iu" or not part.size for part in parts):
@@ -508,7 +508,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 
         ask = contract(f"{where}: its assignment", function(models, rows), returns, again=True)
 
-        def assign(now: WorldRound, drawn: Drawn, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
+        def assign(now: WorldRound, drawn: Participants, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
             who, model = (np.asarray(part, dtype=np.int64) for part in ask(now, drawn, m, state))
             return who, model
 
@@ -527,7 +527,7 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
     The job has model 0 until the participant chooses one.
     """
 
-    def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(_now: WorldRound, drawn: Participants, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         return np.arange(len(drawn.client)), np.zeros(len(drawn.client), dtype=np.int64)
 
     return assign
@@ -553,7 +553,7 @@ def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
 def every_model(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which every participant trains all K models."""
 
-    def assign(_now: WorldRound, drawn: Drawn, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
+    def assign(_now: WorldRound, drawn: Participants, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         number = len(drawn.client)
         return np.repeat(np.arange(number), models), np.tile(np.arange(models), number)
 

@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.components.schedule import FIRST_PACE, Drawn, Informed, Participation, WorldRound, join_tiers, read_memory
+from fedray.components.schedule import (
+    FIRST_PACE,
+    Informed,
+    Participants,
+    Participation,
+    WorldRound,
+    join_tiers,
+    read_memory,
+)
 from fedray.core import rng
 from fedray.core.errors import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, State
@@ -176,8 +184,8 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
         [[0, 1], [0, 2], [1, 2]]
     """
 
-    def draw(_seed: int, t: int) -> Drawn:
-        return Drawn(np.sort((t * number + np.arange(number)) % clients.number), np.arange(number))
+    def draw(_seed: int, t: int) -> Participants:
+        return Participants(np.sort((t * number + np.arange(number)) % clients.number), np.arange(number))
 
     return draw
 
@@ -197,7 +205,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
     def order_tier(seed: int, c: int) -> IntArray:
         return rng.stream(seed, "fair ages", c).permutation(clients.tiers[c].number)
 
-    def draw(seed: int, t: int) -> Drawn:
+    def draw(seed: int, t: int) -> Participants:
         picked = []
         for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
             order = order_tier(seed, c)
@@ -230,7 +238,7 @@ def choose_clients(
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
-    def choose(now: WorldRound, state: State | None) -> Drawn:
+    def choose(now: WorldRound, state: State | None) -> Participants:
         size, times = sizes(now.world), None if seconds is None else seconds(now.world)
         loss, last, pace = read_memory(state, now.world, clients.number)
         picked = []

@@ -30,7 +30,7 @@ MOST_SILENCE = 25.0
 STILL = "still "  # beginning of such a line
 
 
-class Heard:
+class ProgressPhase:
     """What a command is doing (its phase), and when it last printed a line about this.
 
     Attributes:
@@ -58,45 +58,45 @@ class Heard:
         self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
 
 
-def next_line(heard: Heard, now: float) -> str | None:
+def next_line(progress: ProgressPhase, now: float) -> str | None:
     """Returns the line that must be printed now, or None if no line is due.
 
     Args:
-        heard: What the command is doing, and when it last printed a line. If a line is due, `heard` is updated.
+        progress: What the command is doing, and when it last printed a line. If a line is due, `progress` is updated.
         now: The present time (`time.monotonic`).
     """
-    if not heard.said and now - heard.began >= SOON:
-        heard.said, heard.spoke = True, now
-        return heard.phase
-    if heard.said and heard.phase and now - max(heard.began, heard.spoke) >= heard.pause:
-        heard.spoke, heard.pause = now, min(1.5 * heard.pause, MOST_SILENCE)
-        return f"{STILL}{heard.phase} ({format_seconds(now - heard.began)})"
+    if not progress.said and now - progress.began >= SOON:
+        progress.said, progress.spoke = True, now
+        return progress.phase
+    if progress.said and progress.phase and now - max(progress.began, progress.spoke) >= progress.pause:
+        progress.spoke, progress.pause = now, min(1.5 * progress.pause, MOST_SILENCE)
+        return f"{STILL}{progress.phase} ({format_seconds(now - progress.began)})"
     return None
 
 
 @contextmanager
-def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
+def show_phases(say: Callable[[str], object]) -> Iterator[ProgressPhase]:
     """Prints the phases of a `with` block, unless the logger `fedray` shows only warnings (`--quiet`).
 
     Yields:
         The present phase, which is updated while the block runs.
 
     Example:
-        >>> with show_phases(print) as heard:
+        >>> with show_phases(print) as progress:
         ...     logging.getLogger("fedray").info("reading the data")
-        ...     heard.phase
+        ...     progress.phase
         'reading the data'
     """
-    heard, over, level = Heard(), threading.Event(), log.level
+    progress, over, level = ProgressPhase(), threading.Event(), log.level
 
     def hear(record: logging.LogRecord) -> bool:
-        heard.begin(record.getMessage())
+        progress.begin(record.getMessage())
         return True
 
     def speak() -> None:
         while not over.wait(0.1):
-            line = next_line(heard, time.monotonic())
-            if line is not None and not heard.shown and log.isEnabledFor(logging.INFO):
+            line = next_line(progress, time.monotonic())
+            if line is not None and not progress.shown and log.isEnabledFor(logging.INFO):
                 say(line)
 
     log.addFilter(hear)
@@ -104,7 +104,7 @@ def show_phases(say: Callable[[str], object]) -> Iterator[Heard]:
     thread = threading.Thread(target=speak, daemon=True)
     thread.start()
     try:
-        yield heard
+        yield progress
     finally:
         over.set()
         thread.join()
@@ -163,15 +163,17 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 
 
 @contextmanager
-def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterator[Callable[[dict[str, Any]], None]]:
+def watch_run(
+    title: str, progress: ProgressPhase | None = None, note: str = ""
+) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Returns a context manager that yields a function, which shows snapshots of a run as a table, a bar or lines.
 
     Args:
         title: The title of the table.
-        heard: The phase of the command. None means that there is no phase.
+        progress: The phase of the command. None means that there is no phase.
         note: A line to print with the first snapshot.
     """
-    heard = heard or Heard()
+    progress = progress or ProgressPhase()
     if log.level > logging.INFO:  # --quiet
         yield lambda _snapshot: None
         return
@@ -181,20 +183,20 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        with _show_bar(title, heard) as show:
+        with _show_bar(title, progress) as show:
             yield show
         return
     if not console.is_terminal:
-        yield _make_line_printer(heard, note)
+        yield _make_line_printer(progress, note)
         return
     rows: list[dict[str, Any]] = []
     title = f"{title}\n{note}" if note else title
 
     def draw() -> "Group | Text":
-        phase = f"{heard.phase or 'starting'} ({format_seconds(round(time.monotonic() - heard.began))})"
-        return _make_table(title, rows, heard.phase and phase) if rows else Text(f"{title}: {phase}")
+        phase = f"{progress.phase or 'starting'} ({format_seconds(round(time.monotonic() - progress.began))})"
+        return _make_table(title, rows, progress.phase and phase) if rows else Text(f"{title}: {phase}")
 
-    heard.shown = True
+    progress.shown = True
     try:
         with Live(get_renderable=draw, console=console, refresh_per_second=8) as live:
 
@@ -205,7 +207,7 @@ def watch_run(title: str, heard: Heard | None = None, note: str = "") -> Iterato
 
             yield show
     finally:
-        heard.shown = False
+        progress.shown = False
 
 
 @contextmanager
@@ -224,8 +226,8 @@ def show_if_wanted(
         return
     with (
         tolerate_stderr(),
-        show_phases(partial(print, file=sys.stderr, flush=True)) as heard,
-        watch_run(title, heard) as show,
+        show_phases(partial(print, file=sys.stderr, flush=True)) as progress,
+        watch_run(title, progress) as show,
     ):
 
         def both(snapshot: dict[str, Any]) -> None:
@@ -237,7 +239,7 @@ def show_if_wanted(
 
 
 @contextmanager
-def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], None]]:
+def _show_bar(title: str, progress: ProgressPhase) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Returns a context manager that yields a function, which shows snapshots as a progress bar in a notebook.
 
     The phase is before the bar, and the newest scores are after it.
@@ -257,16 +259,16 @@ def _show_bar(title: str, heard: Heard) -> Iterator[Callable[[dict[str, Any]], N
             bar.update(snapshot["round"] - bar.n)
             bar.set_postfix_str(_describe_scores(snapshot))
 
-        tell(heard.phase)
-        heard.shown, heard.tell = True, tell
+        tell(progress.phase)
+        progress.shown, progress.tell = True, tell
         try:
             yield show
         finally:
-            heard.shown, heard.tell = False, lambda _phase: None
+            progress.shown, progress.tell = False, lambda _phase: None
             tell("")
 
 
-def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], None]:
+def _make_line_printer(progress: ProgressPhase, note: str) -> Callable[[dict[str, Any]], None]:
     """Returns a function that prints a snapshot as a line, at most every two seconds. `note` is printed first.
 
     The last round is always printed.
@@ -281,7 +283,7 @@ def _make_line_printer(heard: Heard, note: str) -> Callable[[dict[str, Any]], No
             if last_round < 0 and note:
                 print(note, file=sys.stderr, flush=True)
             last_round, last_time = snapshot["round"], now
-            heard.speak()
+            progress.speak()
             print(describe_snapshot(snapshot), file=sys.stderr, flush=True)
 
     return show

@@ -25,7 +25,7 @@ from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, Table, is_chosen, list_score_notes
-from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait, write_awaited
+from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait, write_wait_for
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
@@ -449,7 +449,7 @@ def run_table(
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
     shared = [f"--import={name}" for name in modules]
-    on_cluster = [f"--address={address}"] + ([f"--wait-for={write_awaited(wait_for)}"] if wait_for else [])
+    on_cluster = [f"--address={address}"] + ([f"--wait-for={write_wait_for(wait_for)}"] if wait_for else [])
     options = {
         cell.name: [*shared, *(on_cluster if address and cell.scenario.runtime != "inline" else [])]
         + ([] if cell.scenario.report else ["--no-report"])

@@ -115,7 +115,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
     """
     sampling, samples = setting.options["sampling"], setting.options["samples"]
     slots = setting.participants if sampling == "bootstrap" or samples == "clients" else int(samples)
-    how = kit.gaussians.Sampling(sampling, slots, setting.seeds, setting.layout.trainable)
+    how = kit.gaussians.ModelSampler(sampling, slots, setting.seeds, setting.layout.trainable)
     phase = replace(
         # Alg. 1: every worker restarts from mu and trains E epochs; it also receives sigma
         kit.federated(setting, assign=kit.permutation, pieces=[kit.Vectors(down=1)]),

@@ -126,7 +126,7 @@ def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow)
     sampler = kit.gaussians.TeacherSampler(
         setting.options["sampler"], setting.options["samples"], setting.layout.trainable
     )
-    kept = kit.gaussians.Sampling("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
+    kept = kit.gaussians.ModelSampler("bootstrap", setting.participants, setting.seeds, setting.layout.trainable)
     # line 8: N(mean, diag variance)
     fitted = kit.gaussians.gaussian_server(setting.state_rows, kept, setting.weighting)
     phase = replace(

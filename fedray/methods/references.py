@@ -109,7 +109,10 @@ def local_only(setting: kit.Setting) -> kit.Method:
 
 
 def assign_own_model(
-    _now: kit.schedule.WorldRound, drawn: kit.schedule.Drawn, _per_client: kit.types.IntArray, _state: kit.State | None
+    _now: kit.schedule.WorldRound,
+    drawn: kit.schedule.Participants,
+    _per_client: kit.types.IntArray,
+    _state: kit.State | None,
 ) -> tuple[kit.types.IntArray, kit.types.IntArray]:
     """Assigns model i to client i. Of the arguments, only the participants `drawn` are used."""
     return kit.numpy.arange(len(drawn.client)), drawn.client

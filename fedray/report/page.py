@@ -143,7 +143,7 @@ MEAN_NOTE = (
 )
 COST_NOTE = "Means over the n replicates and folds of a run, its wall time divided by their number."
 PAIR_NOTE = (
-    "Each run less the first one, over the seeds that both have: same rows, clients and first models, unless a note "
+    "Each run minus the first one, over the seeds that both have: same rows, clients and first models, unless a note "
     "above says otherwise. Student's 95 % interval over the seeds, at the last round of the shortest run (at equal "
     "virtual time where a run has no rounds; a method with phases at its own end). Blue or shaded: zero lies outside."
 )
@@ -161,7 +161,7 @@ LOSS_NOTE = (
 )
 DRIFT_NOTE = (
     "Drift of data, measured without labels: how much the models disagree on the client's data (the entropy of their "
-    "mean answer less the mean of their entropies; in a regression the variance of their means), as its distance from "
+    "mean answer minus the mean of their entropies; in a regression the variance of their means), as its distance from "
     "the mean of all clients in standard deviations. The scores of all replicates are in drift.parquet. It is not the "
     "drift of local training that SCAFFOLD corrects."
 )

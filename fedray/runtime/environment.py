@@ -294,7 +294,7 @@ def answers(address: str, seconds: float = 2.0) -> bool:
 # The nodes and resources for which a run waits before it begins (`--wait-for`).
 
 
-def read_awaited(text: str) -> dict[str, float]:
+def read_wait_for(text: str) -> dict[str, float]:
     """Reads the amounts of `CPU`, `GPU`, custom resources and `nodes` in the text of `--wait-for`.
 
     The text has pairs `NAME=AMOUNT`, separated by commas.
@@ -303,30 +303,30 @@ def read_awaited(text: str) -> dict[str, float]:
         BadInput: The text has a different form, or has a name twice.
 
     Example:
-        >>> read_awaited("hpc=32,lpc=8")
+        >>> read_wait_for("hpc=32,lpc=8")
         {'hpc': 32.0, 'lpc': 8.0}
     """
-    awaited: dict[str, float] = {}
+    wait_for: dict[str, float] = {}
     for part in text.split(","):
         name, _, amount = (word.strip() for word in part.partition("="))
         number = _read_amount(amount)
-        if not name or name in awaited or number is None:
+        if not name or name in wait_for or number is None:
             raise BadInput(f"--wait-for {text[:100]}: give NAME=AMOUNT, several with commas, as in hpc=32,lpc=8")
-        awaited[name] = number
-    return awaited
+        wait_for[name] = number
+    return wait_for
 
 
-def write_awaited(awaited: Mapping[str, float]) -> str:
+def write_wait_for(wait_for: Mapping[str, float]) -> str:
     """Writes amounts of resources as the text of `--wait-for`.
 
     Example:
-        >>> write_awaited({"hpc": 32.0, "GPU": 0.5})
+        >>> write_wait_for({"hpc": 32.0, "GPU": 0.5})
         'hpc=32,GPU=0.5'
     """
-    return ",".join(f"{name}={amount:g}" for name, amount in awaited.items())
+    return ",".join(f"{name}={amount:g}" for name, amount in wait_for.items())
 
 
-def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None) -> None:
+def refuse_unused_wait(wait_for: Mapping[str, float] | None, address: str | None) -> None:
     """Raises an error if `--wait-for` is set without the address of a cluster.
 
     Example:
@@ -334,7 +334,7 @@ def refuse_unused_wait(awaited: Mapping[str, float] | None, address: str | None)
         Traceback (most recent call last):
         fedray.core.errors.BadInput: --wait-for waits for the nodes of a cluster: give its --address, or leave it out
     """
-    if awaited and address is None:
+    if wait_for and address is None:
         raise BadInput("--wait-for waits for the nodes of a cluster: give its --address, or leave it out")
 
 

@@ -401,7 +401,7 @@ def split_by_tier(
 Piece = tuple[int, int]  # (world, index of the first sample or client), which names a piece of a `Question`
 
 
-class Page(NamedTuple):
+class ModelRows(NamedTuple):
     """A state of the server as a message to an actor.
 
     Attributes:
@@ -415,7 +415,7 @@ class Page(NamedTuple):
     extra: dict[str, Any]
 
 
-class Order(NamedTuple):
+class TrainRequest(NamedTuple):
     """The message that makes a client actor train jobs, send the sums of its uploads, or both.
 
     Attributes:
@@ -434,34 +434,34 @@ class Order(NamedTuple):
     sends: bool
 
 
-class Reply(NamedTuple):
-    """The message with which a client actor replies to an order.
+class TrainReply(NamedTuple):
+    """The message with which a client actor replies to a request.
 
     Attributes:
         stats: Sums of the actor's uploads, in the compact form of `thin`. None means that the actor keeps the sums.
-        rows: Loss and error of each job. None means that the order had no jobs.
+        rows: Loss and error of each job. None means that the request had no jobs.
     """
 
     stats: Stats | None
     rows: JobRows | None
 
 
-def to_page(state: State) -> Page:
+def pack_state(state: State) -> ModelRows:
     """Packs a state into a message without copying.
 
     Of its extra tensors, only those whose names begin with `broadcast/` are sent.
     """
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
-    return Page(state.models.numpy(), state.counters.numpy(), extra)
+    return ModelRows(state.models.numpy(), state.counters.numpy(), extra)
 
 
-def to_state(page: Page) -> State:
+def unpack_state(packed: ModelRows) -> State:
     """Unpacks a state from a message.
 
     Its tensors share the message's read-only memory, and must not be changed.
     """
-    extra = {name: share_array(one) for name, one in page.extra.items()}
-    return State(share_array(page.models), share_array(page.counters), extra)
+    extra = {name: share_array(one) for name, one in packed.extra.items()}
+    return State(share_array(packed.models), share_array(packed.counters), extra)
 
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
@@ -609,7 +609,7 @@ class Task(NamedTuple):
 
 
 Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the reply comes from `Wait`
-Wait = Callable[[], "tuple[int, Reply | None]"]  # -> an actor and its reply, or None if the actor has lost its sums
+Wait = Callable[[], "tuple[int, TrainReply | None]"]  # -> an actor and its reply, or None if its sums are lost
 
 
 def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, JobRows]:
@@ -638,7 +638,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
         ...     a, task = min(posted, key=lambda one: one[0])
         ...     posted.remove((a, task))
         ...     rows = None if task.chunk is None else JobRows(np.array([float(a)]))
-        ...     return a, Reply(thin({"sum": ExactSum({0: torch.tensor([[kept[a]]])})}) if task.sends else None, rows)
+        ...     total = {"sum": ExactSum({0: torch.tensor([[kept[a]]])})}
+        ...     return a, TrainReply(thin(total) if task.sends else None, rows)
         >>> stats, rows = exchange([Queue([0, 1], chunks)], post, wait)
         >>> stats["sum"].value().item(), rows.loss.tolist()
         (1111.0, [0.0, 1.0, 0.0, 0.0])

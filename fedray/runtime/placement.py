@@ -206,7 +206,7 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 # Messages for actors that do not fit into a cluster. They name the needs, the resources of the cluster, and the remedy.
 
 
-def explain_misfit(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
+def explain_capacity(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
     The message names the resources of which the cluster has too little. If the total is enough, it says that no node
@@ -310,7 +310,7 @@ def _plan(
         if seat(sized, counts, counts, nodes) is not None:
             break
     else:
-        raise explain_misfit(share(kinds, open_, round(1 / LEAST_CPUS)), counts, nodes)
+        raise explain_capacity(share(kinds, open_, round(1 / LEAST_CPUS)), counts, nodes)
     for k in open_:  # a tier that fits on few nodes only must not lower the CPUs of other tiers
         each = (share(sized, [k], more) for more in range(1, parts))
         sized = next((one for one in each if seat(one, counts, counts, nodes) is not None), sized)

@@ -185,7 +185,7 @@ class StackWorkers:
         }
         self.workers = list(self._worker.values())
         for worker in self.workers:  # all parts read the same samples, so one copy on a GPU is enough
-            worker.resident = self.workers[0].resident
+            worker.rows_on_device = self.workers[0].rows_on_device
         if not all(worker.engine.name in SHAREABLE for worker in self.workers):
             for worker in self.workers:  # the threads of one worker would use the networks of the others
                 worker.threads = 1

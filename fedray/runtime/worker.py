@@ -41,12 +41,12 @@ IMAGES_AT_ONCE = 100  # on a CPU; in a ResNet-18 500 images of 32 x 32 took 1 GB
 SHARE = 0.25  # largest share that samples take of the GPU memory that this process may still use
 
 
-class Resident:
+class RowsOnDevice:
     """Keeps copies of samples on a device. A copy exists as long as its original in main memory.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
-        >>> Resident(torch.device("cpu")).place(rows, labels)[0] is rows
+        >>> RowsOnDevice(torch.device("cpu")).place(rows, labels)[0] is rows
         True
     """
 
@@ -94,7 +94,7 @@ def deal_data(
     key: rng.Keys,
     local: Local,
     move: Callable[[Tensor], Tensor],
-    resident: Resident | None = None,
+    rows_on_device: RowsOnDevice | None = None,
     weigh: Weigh | None = None,
 ) -> Dealt:
     """Divides the samples of each lane's client into batches. A lane is one of the jobs that are trained together.
@@ -107,7 +107,7 @@ def deal_data(
         key: Key of each lane's random numbers, `[W]`.
         local: The settings of local training.
         move: A function that moves a tensor to the device and converts it to the networks' data type.
-        resident: Copies of the samples on a device. None means that batches are gathered in main memory.
+        rows_on_device: Copies of the samples on a device. None means that batches are gathered in main memory.
         weigh: A function that returns weights of samples. None means that all samples of a batch have the same weight.
 
     Example:
@@ -133,8 +133,8 @@ def deal_data(
     world = torch.from_numpy(plan.world)
     x_rows, y_rows = fetched.x, fetched.y
     # augmentations that are users' functions (other forms than `rows`) get tensors in main memory
-    if resident is not None and all(rule.form == "rows" for rule in local.augment):
-        x_rows, y_rows = resident.place(fetched.x, fetched.y)
+    if rows_on_device is not None and all(rule.form == "rows" for rule in local.augment):
+        x_rows, y_rows = rows_on_device.place(fetched.x, fetched.y)
     placed = fetched._replace(x=x_rows, y=y_rows)
 
     def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
@@ -169,7 +169,7 @@ class Worker:
         tiers: The engine of each tier. The tuple is empty if all tiers train the whole network.
         threads: Number of blocks that are trained at the same time, at least 1.
         parts: The workers of a stack's parts. None means that the study is no stack.
-        resident: The copies of the clients' data on the device.
+        rows_on_device: The copies of the clients' data on the device.
         kept: A cache between rounds for clients that do not train by gradient descent (`Phase.work`).
         private: What the clients of this process keep between rounds (their private vectors).
         store: The object with all private vectors: `parts` for a stack, and `private` otherwise.
@@ -191,7 +191,7 @@ class Worker:
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights
         single = self.device.type != "cpu" or study.client_timeout is not None or calls_module or not shareable
         self.threads = 1 if single else threads
-        self.resident = Resident(self.device)
+        self.rows_on_device = RowsOnDevice(self.device)
         self.kept: dict[Any, Any] = {}
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorkers = parts or self.private
@@ -285,7 +285,7 @@ class Worker:
         """Returns the batches for the jobs of an update."""
         jobs = update.jobs
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
-        return deal(local=update.local, move=self.to_device, resident=self.resident)
+        return deal(local=update.local, move=self.to_device, rows_on_device=self.rows_on_device)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
         """Makes the block of jobs for an update. The terms that `Phase.pieces` add to the gradient are left out."""

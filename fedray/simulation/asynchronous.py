@@ -217,8 +217,8 @@ class Timeline:
         self._known = 0  # number of server steps so far
         self._times: list[float] = []  # times of the steps that `take` has not returned yet
         self._stepping: list[tuple[int, ...]] = []  # the models that each of these steps changes
-        self._flown: list[StartedJob] = []  # the jobs that end at these steps
-        self._parts: list[tuple[int, int, int]] = []  # runs of `_flown`: (server step, model version, number of jobs)
+        self._finished: list[StartedJob] = []  # the jobs that end at these steps
+        self._parts: list[tuple[int, int, int]] = []  # runs of `_finished`: (server step, version, number of jobs)
         self._fill(0.0)
 
     def take(self, steps: int) -> ServerSteps:
@@ -231,9 +231,9 @@ class Timeline:
         self._extend(end)
         parts = bisect_left(self._parts, (end,))  # arrivals at one instant may cause more steps than needed
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
-        flown = int(number.sum())
+        finished = int(number.sum())
         names = StartedJob._fields
-        flat = np.fromiter(chain.from_iterable(self._flown[:flown]), np.float64, flown * len(names))
+        flat = np.fromiter(chain.from_iterable(self._finished[:finished]), np.float64, finished * len(names))
         rows = flat.reshape(-1, len(names)).T
         kinds = [float if name in ("start", "arrival") else int for name in names]
         columns: dict[str, Any] = {n: row.astype(kind) for n, row, kind in zip(names, rows, kinds, strict=True)}
@@ -245,20 +245,22 @@ class Timeline:
             step=step[part],
             staleness=staleness,
             copy=copy,
-            world=np.full(flown, self._world),
+            world=np.full(finished, self._world),
             row=self._world * self._models + columns["model"],
-            loss=np.full(flown, np.nan),
-            error=np.full(flown, None, dtype=object),
+            loss=np.full(finished, np.nan),
+            error=np.full(finished, None, dtype=object),
             trained=columns["status"] != clock.OK,
         )
         times, stepping = self._times[:steps], self._stepping[:steps]
-        del self._times[:steps], self._stepping[:steps], self._flown[:flown], self._parts[:parts]
+        del self._times[:steps], self._stepping[:steps], self._finished[:finished], self._parts[:parts]
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
         """Returns (model, version) of each job whose upload is used after the steps that `take` has returned."""
-        flying = [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._flown
-        return [(job.model, job.version) for job in flying if job is not None and job.status == clock.OK]
+        begun = (
+            [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._finished
+        )
+        return [(job.model, job.version) for job in begun if job is not None and job.status == clock.OK]
 
     def _extend(self, steps: int) -> None:
         """Processes starts and arrivals until `steps` server steps are computed."""
@@ -301,13 +303,13 @@ class Timeline:
         """Records a server step that changes some models. It uses all of their uploads that have arrived."""
         for k in models:
             buffer = self._buffer[k]
-            self._flown += buffer
+            self._finished += buffer
             self._parts.append((self._known, self._versions[k], len(buffer)))
             buffer.clear()
             self._versions[k] += 1
             self._born[k] = self._known + 1
         if self._lost:
-            self._flown += self._lost
+            self._finished += self._lost
             self._parts.append((self._known, -1, len(self._lost)))
             self._lost.clear()
         self._times.append(time)

@@ -171,7 +171,7 @@ SERVERS: dict[str, Server] = {
     "FedFisher": one_shot.fisher_mean(TWO, "examples"),
     "FedFisher, descent": one_shot.fisher_mean(TWO, how=one_shot.Descent(5, 10, one_shot.summing_adam(0.01), None)),
     "FedBEns": one_shot.mixture_server(TWO, "examples", one_shot.Laplace(1.0, 0.5, 0.1, P)),
-    "FedAG": gaussians.gaussian_server(TWO, gaussians.Sampling("bootstrap", 7, [0, 1], P), "examples"),
+    "FedAG": gaussians.gaussian_server(TWO, gaussians.ModelSampler("bootstrap", 7, [0, 1], P), "examples"),
     "PVI": gaussians.add_sites(MEAN, TWO, 4.0, P),
     "IVON-ADMM": gaussians.step_by_admm(MEAN, TWO, alpha=0.5, kept=0.1, prior=4.0, p=P),
     "HeteroFL": mean_of_slices(TWO, "examples", lambda _t: HELD),

@@ -76,11 +76,11 @@ def file(folder: Path) -> Path:
 
 
 def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
-    heard = live.Heard()
-    heard.begin("reading the data")
+    progress = live.ProgressPhase()
+    progress.begin("reading the data")
     said = {}
     for second in range(100):
-        line = live.next_line(heard, heard.began + second)
+        line = live.next_line(progress, progress.began + second)
         if line:
             said[second] = line
     assert said == {

@@ -13,7 +13,7 @@ from uploads import begin, send
 
 import fedray
 from fedray.components.distillation import TORCH, Distil, average_teachers, train_student
-from fedray.components.gaussians import Sampling, TeacherSampler, gaussian_server
+from fedray.components.gaussians import ModelSampler, TeacherSampler, gaussian_server
 from fedray.components.servers import Rows
 from fedray.core import rng
 from fedray.core.method import StudentEngine, Teaching, Train
@@ -59,7 +59,7 @@ def test_the_interval_of_one_model_is_that_of_its_residuals() -> None:
 def test_drawn_models_keep_the_moments_of_the_uploads_and_the_means_buffers() -> None:
     """What OMC tends to is the bootstrap's mean and population variance; statistics of BatchNorm are never drawn."""
     draws, uploaded = 4000, torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    server = gaussian_server(Rows(1, 1), Sampling("omc", draws, [0], 4))
+    server = gaussian_server(Rows(1, 1), ModelSampler("omc", draws, [0], 4))
     after = server.step(begin(server, torch.zeros(1, 6)), server.reduce(send(uploaded)), 0)
     sample, rows = after.extra["sample"][0].double(), uploaded.double()
     assert torch.equal(sample[:, 4:], after.models[:, 4:].double().expand(draws, -1))

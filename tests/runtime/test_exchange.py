@@ -187,8 +187,8 @@ def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
     progress = begin_progress(actor.study, actor.study.method.phase)
     plan = Plan(np.array([0, 1]), np.array([2, 2]), np.array([1, 1]))
     size = actor.study.shards.sizes(plan.world, plan.client)
-    order = messages.Order(0, 0, SizedPlan(plan, size, size), 0, sends=True)
-    reply = actor.actors[0].train(order, messages.to_page(progress.state))
+    request = messages.TrainRequest(0, 0, SizedPlan(plan, size, size), 0, sends=True)
+    reply = actor.actors[0].train(request, messages.pack_state(progress.state))
     assert reply is not None and reply.stats is not None
     sums = {name: value for name, value in reply.stats.items() if isinstance(value, ExactSum)}
     assert sum_bytes(sums) == 8 * actor.study.net.layout.d
@@ -198,5 +198,5 @@ def test_a_page_is_read_where_it_lies() -> None:
     """Ray's arrays are read-only; they were copied in every actor."""
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     array.flags.writeable = False
-    state = messages.to_state(messages.Page(array, np.zeros((2, 0), np.int64), {"broadcast/control": array}))
+    state = messages.unpack_state(messages.ModelRows(array, np.zeros((2, 0), np.int64), {"broadcast/control": array}))
     assert state.models.data_ptr() == state.extra["broadcast/control"].data_ptr() == array.ctypes.data

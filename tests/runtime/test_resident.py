@@ -14,19 +14,19 @@ import torch
 from method_cases import make_case
 
 from fedray.assembly.study import build_study
-from fedray.runtime import worker as resident
+from fedray.runtime import worker as module
 from fedray.runtime.stacking import make_worker
-from fedray.runtime.worker import Resident
+from fedray.runtime.worker import RowsOnDevice
 from fedray.scenario.loader import read_scenario
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Resident:
-    monkeypatch.setattr(resident, "count_free_bytes", lambda _device: 4_000)
-    return Resident(torch.device("meta"))
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> RowsOnDevice:
+    monkeypatch.setattr(module, "count_free_bytes", lambda _device: 4_000)
+    return RowsOnDevice(torch.device("meta"))
 
 
-def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: Resident) -> None:
+def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: RowsOnDevice) -> None:
     x, y = torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64)
     first, again = elsewhere.place(x, y), elsewhere.place(x, y)
     assert first[0].device.type == first[1].device.type == "meta" and first[0].shape == x.shape
@@ -37,7 +37,7 @@ def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: Resident) -
     assert copy() is None and kept() is not None
 
 
-def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: Resident) -> None:
+def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: RowsOnDevice) -> None:
     x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
     assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
     assert elsewhere.place(x[:249], y)[0].device.type == "meta"
@@ -49,7 +49,7 @@ def test_the_parts_of_a_stack_share_the_copies_of_their_rows() -> None:
     assert parts is not None
     rows = [part.study.shards.fetch(np.array([0]), np.array([0])).x for part in study.parts[:-1]]
     assert len(rows) == 2 and rows[0] is rows[1]
-    assert len({worker.resident for worker in parts.workers}) == 1 and len(parts.workers) == 3
+    assert len({worker.rows_on_device for worker in parts.workers}) == 1 and len(parts.workers) == 3
 
 
 @pytest.mark.parametrize(("share", "taken", "left"), [(1.0, 100, 600), (0.25, 100, 150), (0.25, 300, -50)])
@@ -60,6 +60,6 @@ def test_a_process_that_holds_a_share_of_a_gpu_counts_no_more_than_its_share(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: taken)
     shares = {None: share}  # by number: torch refuses the device "cuda" here, which has none
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", shares.__getitem__, raising=False)
-    assert resident.count_free_bytes(torch.device("cuda")) == left
+    assert module.count_free_bytes(torch.device("cuda")) == left
     monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
-    assert resident.count_free_bytes(torch.device("cuda")) == 600
+    assert module.count_free_bytes(torch.device("cuda")) == 600

@@ -28,7 +28,17 @@ from fedray.core.method import JobRows
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
-from fedray.runtime.exchange import Order, Page, Piece, Queue, Reply, Task, exchange, to_page, to_state
+from fedray.runtime.exchange import (
+    ModelRows,
+    Piece,
+    Queue,
+    Task,
+    TrainReply,
+    TrainRequest,
+    exchange,
+    pack_state,
+    unpack_state,
+)
 from fedray.runtime.ray import cluster
 from fedray.runtime.session import answer_pieces, worker_facts
 from fedray.runtime.stacking import make_worker
@@ -73,18 +83,18 @@ class Calls:
         self, actors: list[Any], recover: Callable[[int], None], t: int, jobs: SizedPlan, state: State
     ) -> None:
         self.actors, self.recover, self.t, self.jobs = actors, recover, t, jobs
-        self._number, page = next(NUMBERS), to_page(state)
-        self._state = page if page.models.nbytes < CALL_BYTES else ray.put(page)
+        self._number, packed = next(NUMBERS), pack_state(state)
+        self._state = packed if packed.models.nbytes < CALL_BYTES else ray.put(packed)
         self._pending: dict[Any, int] = {}  # awaited reply -> index of the actor
         self._deaths: Counter[int] = Counter()
 
     def post(self, a: int, task: Task) -> None:
         """Sends a task to an actor."""
         jobs = None if task.chunk is None else self.jobs.take(task.chunk.places)
-        order = Order(self._number, self.t, jobs, task.kept, task.sends)
-        self._pending[self.actors[a].train.remote(order, self._state)] = a
+        request = TrainRequest(self._number, self.t, jobs, task.kept, task.sends)
+        self._pending[self.actors[a].train.remote(request, self._state)] = a
 
-    def wait(self) -> tuple[int, Reply | None]:
+    def wait(self) -> tuple[int, TrainReply | None]:
         """Waits for the reply of any actor.
 
         The reply is None if the actor has died or has lost its sums.
@@ -94,7 +104,7 @@ class Calls:
             raise explain_silence(min(self._pending.values()))
         a = self._pending.pop(done[0])
         try:
-            reply: Reply | None = ray.get(done[0])
+            reply: TrainReply | None = ray.get(done[0])
         except RayTaskError as error:
             raise cluster.explain_error(error, f"client actor {a}") from error
         except cluster.GONE:
@@ -177,24 +187,24 @@ class ClientActor:
         with explaining_own_objects(self.scenario, self.own):
             return worker_facts(self.worker)
 
-    def train(self, order: Order, page: Page) -> Reply | None:
+    def train(self, request: TrainRequest, packed: ModelRows) -> TrainReply | None:
         """Trains a chunk of a round's jobs, and adds their uploads to the sums that this actor keeps.
 
         Returns None if the actor has lost its earlier sums.
         """
         self._check_restored()
-        if order.kept == 0:
-            self.sums = Unsent(order.exchange)
-        if self.sums[:2] != (order.exchange, order.kept):
+        if request.kept == 0:
+            self.sums = Unsent(request.exchange)
+        if self.sums[:2] != (request.exchange, request.kept):
             return None
         rows = None
-        if order.jobs is not None:
-            phase, state = self.worker.study.method.phase, to_state(page)
-            stats, rows = self.worker.train(order.t, order.jobs, state, phase)
-            self.sums = Unsent(order.exchange, order.kept + 1, sums.merge_stats([self.sums.stats or {}, stats]))
-        if not order.sends:
-            return Reply(None, rows)
-        reply, self.sums = Reply(sums.thin(self.sums.stats or {}), rows), Unsent(order.exchange)
+        if request.jobs is not None:
+            phase, state = self.worker.study.method.phase, unpack_state(packed)
+            stats, rows = self.worker.train(request.t, request.jobs, state, phase)
+            self.sums = Unsent(request.exchange, request.kept + 1, sums.merge_stats([self.sums.stats or {}, stats]))
+        if not request.sends:
+            return TrainReply(None, rows)
+        reply, self.sums = TrainReply(sums.thin(self.sums.stats or {}), rows), Unsent(request.exchange)
         return reply
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, Any]:
@@ -216,14 +226,14 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def answer(self, message: Page, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
+    def answer(self, message: ModelRows, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
         """Computes the answers to a question about models for some pieces (samples or clients).
 
         If `Question.at_home` is set, the pieces must be clients of this actor.
         """
         if question.at_home:
             self._check_restored()
-        found = answer_pieces(self.worker, to_state(message), question, pieces)
+        found = answer_pieces(self.worker, unpack_state(message), question, pieces)
         return {piece: values.numpy() for piece, values in found.items()}
 
 

@@ -140,7 +140,7 @@ class RayRuntime:
             each = np.array([clients[world][place] for world, place in pieces], dtype=np.int64)
             home = placement.assign_homes(self.study.clients, self.clients.specs, each)
             parts = [[pieces[i] for i in np.flatnonzero(home == a)] for a in range(n)]
-        shared, asked = ray.put(exchange.to_page(state)), ray.put(question)
+        shared, asked = ray.put(exchange.pack_state(state)), ray.put(question)
         calls = [(a, self.actors[a].answer, (shared, asked, part)) for a, part in enumerate(parts)]
         return {key: tensor for answer in self.clients.call_each(calls) for key, tensor in to_tensors(answer).items()}
 
