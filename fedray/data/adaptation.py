@@ -1,6 +1,6 @@
-"""Converts a user's own data (the argument `data=` of the Python API), in any known form, to a data set.
+"""Converts a user's own data, given as the argument `data=`, to a data set.
 
-A *natural client* is a client that the data name, such as the writer of a text or a hospital.
+A *natural client* is a client that is named in the data, such as the writer of a text or a hospital.
 """
 
 import re
@@ -39,8 +39,8 @@ class Form(NamedTuple):
         open: Function that reads an object of this form with the given options.
         options: Names of the options that act on this form. Other options are refused. None means that `open` itself
             checks the options.
-        join: Function that joins the data of several clients to one data set. Forms that can be joined to each other
-            have the same function. None means that data of this form cannot be given client by client.
+        join: Function that joins the data of several clients to one data set. Forms whose data can be joined with each
+            other have the same function. None means that data of this form cannot be given client by client.
     """
 
     name: str
@@ -68,9 +68,9 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 
 
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
-    """Returns the data, with `~` in a path expanded, and the form of the data.
+    """Returns the data and their form, and expands `~` in a path.
 
-    If `of_client` is True, the data are those of one client of several, and must have a form that can be joined.
+    If `of_client` is True, the data belong to one of several clients and must have a form that can be joined.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
@@ -89,7 +89,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
 
 
 def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
-    """Reads a table of inputs and a column of labels, given as a pair. A second pair may hold the test samples."""
+    """Reads a table of inputs and a column of labels, given as a pair. `reading.test` may be a second such pair."""
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(as_frame(whole), reading._replace(target=target, test=test))
@@ -220,7 +220,7 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     training. Columns that were not inputs in training, such as the target, are ignored.
 
     Raises:
-        BadInput: The inputs are not numbers, numbers are missing, or a column differs from the training table.
+        BadInput: The inputs are not numbers, numbers are missing, or a column does not fit the training table.
 
     Example:
         >>> import pandas as pd
@@ -269,7 +269,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input column that has missing values, text or infinite values, unless training allowed them."""
+    """Refuses an input column with infinite values, text instead of numbers, or gaps that cannot be filled."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -307,15 +307,15 @@ def adapt(
     """Converts your own data, in one of many forms, to a data set of fedray.
 
     Args:
-        thing: The data, in one of these forms: a pair (x, y) of arrays or tensors; a pair of a list of texts and their
-            labels; two pairs (train, test); a pandas, polars or pyarrow table; a `datasets.Dataset` or `DatasetDict`; a
-            map-style `torch.utils.data.Dataset`, or two of them; the `pathlib.Path` of a table, of a folder with a
-            folder of pictures for each class, or of a folder with a table for each client; or a mapping from clients,
-            or from parts (`train`, `test`), to any of these.
+        thing: The data. Arrays, tensors or a list of texts are given with their labels as a pair (x, y), or as two
+            pairs (train, test). Other forms are a pandas, polars or pyarrow table, a `datasets.Dataset` or
+            `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` leads to a table, a
+            folder with a folder of pictures for each class, or a folder with a table for each client. The values of a
+            mapping are data of any of these forms, and its keys are clients or the parts `train` and `test`.
         target: The column to predict, or several columns for a regression with several targets.
-        input: The input columns: either one column of pictures, lists or text, or columns of numbers and categories.
-            None means the only column of pictures, lists or text. If there is no such column, it means all columns
-            except target and group.
+        input: The input columns: columns of numbers and categories, or a single column of pictures, lists or text. None
+            means the only column of pictures, lists or text. If there is no such column, None means all columns except
+            target and group.
         group: The column that names the natural client (such as a hospital) of each sample.
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
             test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
@@ -329,7 +329,7 @@ def adapt(
         tokenizer: Converter from text to tokens. It is a function that takes a text and returns integers, a tokenizer
             of `tokenizers` or `transformers`, or the file of such a tokenizer.
         length: Number of tokens of each sample. Shorter texts are filled with zeros at the end. None means the length
-            of the longest text, at most 256.
+            of the longest text, but at most 256.
         size: Height and width in pixels to which pictures are resized. None means that pictures are not resized.
 
     Raises:
@@ -379,8 +379,8 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` has values by dotted key, such as `data.target`. A key of `data` that is no key of a scenario is an
-    option of `adapt`.
+    `overrides` has values by dotted key, such as `data.target`. A key of `data` that scenarios do not have is an option
+    of `adapt`.
 
     Raises:
         BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.

@@ -1,7 +1,7 @@
-"""Deals the samples of a data set to clients, server and validation in every world, and handles partition files.
+"""Deals the samples of a data set to clients, server and validation in every world, and reads partition files.
 
-To *deal* samples is to distribute them. A *world* is one replicate (seed) of one fold of the data. A `Cut` says which
-client holds which samples.
+To *deal* samples is to distribute them. A *world* is a combination of a replicate (seed) and a fold of the data. A
+`Cut` says which client holds which samples.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def pack_partition(
     """Returns the content of a partition file as bytes.
 
     The column `row` has the index of each training sample. The column `given_row` has the sample's index in the data
-    that the user gave, if this index is known. A world is one replicate of one fold of the data. The worlds are ordered
-    by replicate. `folds` is the fold of each world. For each world, `clusters` has the true cluster of each of the N
-    clients, `[N]`, or None if it is not known.
+    that the user gave, if this index is known. The worlds are ordered by replicate. `folds` has the fold of each world.
+    For each world, `clusters` has the true cluster of each of the N clients, `[N]`, or None if it is not known.
 
     Example:
         >>> import tempfile
@@ -101,9 +100,9 @@ def pack_partition(
 
 
 def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns the index, the client and the split of each of the n samples of a world, `[n]` each.
+    """Returns three arrays `[n]` for the n samples of a world: index, client and split.
 
-    A world is one replicate of one fold of the data. The training samples come first.
+    The training samples come first.
     """
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
@@ -221,8 +220,7 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 
     If `shifts.rotation` is above 0, the images of a copy are rotated by the angle of its group.
 
-    `shifts.rotation` or `shifts.permute_labels` is G. Labels are not permuted here, because each seed has its own
-    permutation.
+    G is `shifts.clusters`. Labels are not permuted here, because each seed has its own permutation.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -260,7 +258,7 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
         deal: Function that takes indices of samples and a number of clients, and returns a `Cut`. The `rows` of the cut
-            are positions in these indices.
+            are positions in the array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -295,7 +293,7 @@ class TestClients(NamedTuple):
     column: str | None = None
 
     def count_folds(self, clients: int) -> int:
-        """Returns how many folds it takes to leave each of N clients out of training in exactly one fold."""
+        """Returns the number of folds if each of N clients is left out of training in exactly one fold."""
         each = count_test_clients(self.wanted, clients)
         if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
             return clients // each
@@ -359,9 +357,9 @@ def _pool(dealt: Dealt) -> Dealt:
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
     """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns the data set and the new folds.
 
-    `test` has, for each pair, the samples of the clients that do not train. All other samples are the training samples
-    of the new fold, from which its statistics are computed. Columns that the data set does not standardize (mean 0,
-    standard deviation 1) stay unstandardized.
+    `test` has, for each pair, the samples of the clients that do not train. All other samples are training samples of
+    the new fold. Its statistics are computed from them. Columns with mean 0 and standard deviation 1 in `data` are not
+    standardized in the new fold either.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -377,7 +375,7 @@ def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray
 
 
 def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Array], Moments]) -> Moments:
-    """Returns the mean and the standard deviation of samples. Columns that are not standardized get 0 and 1."""
+    """Returns mean and standard deviation of samples. They are 0 and 1 for columns that are not standardized."""
     plain = (shift == 0) & (scale == 1)
     mean, sd = (shift, scale) if plain.all() else find(values)
     return np.where(plain, shift, mean), np.where(plain, scale, sd)
@@ -431,9 +429,10 @@ def build_shards(
         seeds: Seed of each replicate. It determines the partitions of the replicate's folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
-        server: Share of all samples that the server holds, without labels, instead of the clients.
-        pooled: Settings by which samples are dealt to clients (with wrong labels and shifts) before all clients are
-            pooled into one. None means that samples are not pooled.
+        server: Share of all samples that the server holds instead of the clients. The server does not know their
+            labels.
+        pooled: Settings by which samples are dealt to clients, with wrong labels and shifts, before one client gets all
+            samples. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
@@ -597,7 +596,7 @@ def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -
 def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: float, server: float) -> Dealt:
     """Takes the server's samples and the withheld samples from the clients in every world.
 
-    Takes nothing if a partition file already says which samples these are.
+    Does nothing if a partition file already names these samples.
     """
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
@@ -632,7 +631,7 @@ def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
 
 
 def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Array:
-    """Returns the labels, natural groups or column by which a partition deals the samples, `[n]`."""
+    """Returns the label, natural group or column value by which a partition deals each sample, `[n]`."""
     if name == "natural":
         if data.train.group is None:
             known = ", ".join(name for name in data.columns if name != GIVEN_ROW)

@@ -49,9 +49,9 @@ def find_data_root(root: Path | None) -> Path:
 
 
 def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
-    """Returns the path of a file or folder that a user names in a scenario, with `~` expanded.
+    """Returns the path of a file or folder that a scenario names, and expands `~`.
 
-    `kind` is `file`, `folder` or `file or folder`. If the path is missing, the error tells the user to give `wanted`.
+    `kind` is `file`, `folder` or `file or folder`. If the path is missing, the error message asks for `wanted`.
 
     Raises:
         BadInput: The path is missing, or there is no file or folder of this kind at the path.
@@ -67,7 +67,7 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
     """Returns the first of several paths that exists.
 
-    `needs` is a pattern of file names. If it is not empty, the path must be a folder with a matching file.
+    `needs` is a pattern of file names. If it is not empty, only folders with a matching file are considered.
 
     Raises:
         BadInput: None of the paths exists.
@@ -123,7 +123,7 @@ def untar(name: str, source: Path, target: Path) -> None:
     """Unpacks an archive.
 
     Raises:
-        BadInput: The archive is damaged, or has an entry that is no plain file or folder inside `target`.
+        BadInput: The archive is damaged, or an entry is neither a plain file nor a folder, or lies outside `target`.
     """
     root = target.resolve()
     with blame_file(name, source), tarfile.open(source) as archive:
@@ -138,9 +138,9 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size and time of the last change of a file, or of each file in a folder.
+    """Returns path, size and modification time of a file, or of each file in a folder.
 
-    If data have changed, the result changes.
+    The result changes if the data change.
     """
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
@@ -203,7 +203,7 @@ class Spool:
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
 
     def _move_to_file(self) -> None:
-        """Moves all pieces to a file. One sample stays in memory, to compare its shape and type with new samples."""
+        """Moves all pieces to a file. One sample stays in memory, because new samples must have its shape and type."""
         pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
         self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
         for piece in pieces:
@@ -222,8 +222,8 @@ class Spool:
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. For a file mapped into memory, frees the memory of used pieces.
 
-    `mapped` is the mapped file. Its pages must not have been written to. If it is None, the function itself looks for
-    the mapped file of a read-only array.
+    `mapped` is the mapped file. Its pages must not have been written to. If it is None and the array is read-only, the
+    function looks for the mapped file.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:

@@ -47,7 +47,7 @@ class Cut(NamedTuple):
 class Dealt(NamedTuple):
     """The samples that clients and the server hold.
 
-    Each list has one entry for each world (one seed of one fold of the data).
+    Each list has one entry for each world (a combination of a seed and a fold of the data).
 
     Attributes:
         owned: All samples that were dealt, and the client to which each sample was dealt.
@@ -55,8 +55,8 @@ class Dealt(NamedTuple):
         held: The samples that are withheld from training. The list is empty if no samples are withheld.
         server: Indices of the samples that the server holds instead of the clients. The list is empty if there are
             none.
-        ids: For each of the N clients in `kept` and `held`, its index among the clients in `owned`, `[N]`. The indices
-            are needed if some clients never train (`data.test_clients`). If all clients train, the list is empty.
+        ids: Index in `owned` of each of the N clients in `kept` and `held`, `[N]`. It differs from the client's index
+            in `kept` if some clients never train (`data.test_clients`). If all clients train, the list is empty.
         test: Indices of the samples of the clients that never train. The list is empty if all clients train.
     """
 
@@ -196,7 +196,7 @@ def share_rows(weights: FloatArray, rows: int, least: int = 1) -> IntArray:
 
 
 def shuffle_by(values: Array, generator: Generator) -> IntArray:
-    """Returns the indices of all samples in ascending order of their values, `[n]`. Ties are in random order."""
+    """Returns the indices that sort all samples by value, `[n]`. Samples of equal value are in random order."""
     order = generator.permutation(len(values))
     return order[np.argsort(values[order], kind="stable")]
 
@@ -236,7 +236,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 def natural(
     values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
 ) -> Cut:
-    """Makes a client of each natural group, such as a writer, a role or a printer. Clients are sorted by group.
+    """Makes one client for each natural group, such as a writer, a role or a printer. Clients are sorted by group.
 
     `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
     number. Groups with fewer than `min_rows` samples are left out, together with their samples.
@@ -251,7 +251,7 @@ def natural(
 
 
 def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
-    """Makes a client of each value with at least `least` samples. Clients are sorted by value.
+    """Makes one client for each value that at least `least` samples have. Clients are sorted by value.
 
     `what` names the partition in messages.
     """
@@ -276,7 +276,7 @@ def column(
     *,
     min_rows: int | None = None,
 ) -> Cut:
-    """Makes one client of each different value in a column of a table.
+    """Makes one client for each different value in a column of a table.
 
     `clients` is the expected number of clients. None accepts any number. Values with fewer than `min_rows` samples are
     left out, together with their samples. Messages mention `column`, the name of the column.
@@ -321,11 +321,10 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> Cut:
-    """Sorts samples by a column, cuts them into N spans of equally many samples, and deals span i to client i.
+    """Sorts samples by a column, cuts them into N spans of equal length, and deals span i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
-    order. Columns of a table come as text. If every text is a number, samples are sorted by number, and missing numbers
-    come last.
+    order. If all values are texts of numbers, samples are sorted by these numbers, and missing numbers come last.
 
     This partition comes from no paper. The column `values` holds numbers, dates, or texts whose alphabetical order is
     the order of the times, `[n]`.
@@ -392,8 +391,8 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
     The size of client i is proportional to `exp(-rate r_i / (N - 1))`. The ranks r_i are 0 to N - 1 in random order. So
     the largest client has about `exp(rate)` times as many samples as the smallest client.
 
-    Source: `ExponentialPartitioner` of flwr_datasets. Its sizes are proportional to `exp(i)`, which is the same as
-    `rate = N - 1` with ranks in a fixed order.
+    Source: `ExponentialPartitioner` of flwr_datasets. There, the sizes are proportional to `exp(i)`. This corresponds
+        to `rate = N - 1` with ranks in a fixed order.
 
     The values of the labels are not used. The rate is at least 0, and 0 gives equal sizes.
     """
@@ -421,10 +420,10 @@ def dirichlet_clients(
 ) -> Cut:
     """Draws each client's shares of the classes from Dirichlet(alpha), and each client's number of samples separately.
 
-    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting scales
-    the rows of the table `n_i q_ic` to the sizes n_i, then its columns to the number of samples of each class, and
-    repeats this. As a result, every sample is dealt and every size is exact. In contrast, the partition `dirichlet`
-    draws each class's shares of the clients.
+    Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting begins
+    with the table `n_i q_ic`. In turn, it scales the rows to the sizes n_i and the columns to the numbers of samples of
+    the classes. As a result, every sample is dealt and every size is exact. In contrast, the partition `dirichlet`
+    draws the shares of the clients for each class.
 
     Source: Hsu et al. 2019 (shares of the classes; in that paper, the prior is the distribution of classes in the
     data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
@@ -435,8 +434,8 @@ def dirichlet_clients(
         clients: Number of clients, N.
         generator: Random generator that draws the partition.
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
-        sizes: The N exact sizes, or the name of a law of sizes. The laws are `equal`, and `lognormal`, `power_law` and
-            `exponential` as in the partitions of these names.
+        sizes: The N exact sizes, or the name of a law of sizes. The laws are `equal`, `lognormal`, `power_law` and
+            `exponential`. The last three are described at the partitions with the same names.
         skew: Parameter of the law: `sigma` of `lognormal`, `exponent` of `power_law`, or `rate` of `exponential`.
         min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
@@ -539,10 +538,10 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    The numbers of clients that hold each class differ by at most 1, unless a class has too few samples. The clients
-    choose one after the other. Each client takes the classes that still need the most clients. Ties are broken at
-    random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists. Each client holds
-    `classes` classes.
+    The number of clients that hold a class is the same for all classes or differs by 1, unless a class has too few
+    samples. The clients choose one after the other. Each client takes the classes that still need the most clients.
+    Ties are broken at random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
+    Each client holds `classes` classes.
     """
     y = check_labels(labels, "classes")
     check_rows(len(y), clients)
@@ -566,7 +565,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns the number of clients that hold each of G classes, `[G]`. The numbers add up to `clients * classes`.
+    """Returns how many clients hold each of G classes, `[G]`. The numbers add up to `clients * classes`.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """
@@ -597,9 +596,9 @@ def dirichlet(
     min_rows: int | None = None,
     cap: bool = False,
 ) -> Cut:
-    """Deals the samples of each class in proportions drawn from a symmetric Dirichlet(alpha) over the clients.
+    """Deals the samples of each class to the clients in shares drawn from a symmetric Dirichlet(alpha).
 
-    In contrast, the partition `dirichlet_clients` draws each client's shares of the classes.
+    In contrast, the partition `dirichlet_clients` draws the shares of the classes for each client.
 
     Source: Yurochkin et al. 2019 (PFNM, section 4). `cap` follows the code of Li et al. 2022 (NIID-Bench). That code
     draws everything again until each client has 10 samples. Here, clients with fewer than `min_rows` samples get
@@ -613,8 +612,8 @@ def dirichlet(
         allow_empty: Whether clients may have no samples.
         min_rows: Smallest number of samples of a client. Missing samples are taken from the largest clients. None means
             1, but with `allow_empty` it means 0.
-        cap: Whether a client with at least n / N samples gets no samples of later classes. Classes are dealt in the
-            order of their labels.
+        cap: Whether a client gets no samples of later classes when it has at least n / N samples. Classes are dealt in
+            the order of their labels.
     """
     y = check_labels(labels, "dirichlet")
     if allow_empty and min_rows:
@@ -633,7 +632,7 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
-    """Sets the shares of clients that are full to 0, and scales the shares of the other clients to the sum 1, `[N]`.
+    """Sets the shares of full clients to 0, and scales the shares of the other clients to the sum 1, `[N]`.
 
     If the shares of all other clients are 0, these clients get equal shares.
     """

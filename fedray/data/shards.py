@@ -1,7 +1,7 @@
 """Gives access to the samples that clients hold in every world, and converts raw samples to inputs of networks.
 
-A *world* is one replicate (seed) of one fold of the data. A *job* trains one model of one world at one client, and a
-*lane* is one of W jobs that are trained together.
+A *world* is a combination of a replicate (seed) and a fold of the data. A *job* trains one model of one world at one
+client, and a *lane* is one of W jobs that are trained together.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ class Fetched(NamedTuple):
 
     Attributes:
         x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
-        y: Raw labels `[n]` or targets `[n, q]`. If each world (a seed of a fold) has labels of its own, y holds the
-            labels of all worlds, one world after the other.
-        rows: The indices in x of the samples of each job's client, `[J, n_max]` int64, filled with 0 at the end.
+        y: Raw labels `[n]` or targets `[n, q]`. If each world (a combination of a seed and a fold) has labels of its
+            own, y holds the labels of all worlds, one world after the other.
+        rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
         first: For each job, the number that is added to an index in x to get the index in y, `[J]` int64. None means 0
             for all jobs.
@@ -80,7 +80,7 @@ class Standardization(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """The statistics that standardize the samples of R worlds. A world is one seed of one fold of the data.
+    """The statistics that standardize the samples of R worlds. A world is a combination of a seed and a fold.
 
     Attributes:
         kind: Kind of the inputs: `images`, `features` or `tokens`.
@@ -90,7 +90,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Two truth values: whether inputs are used without standardization, and whether targets are.
+        plain: Two truth values: whether inputs, and whether targets, are used without standardization.
     """
 
     kind: str
@@ -150,7 +150,7 @@ class Scaling(NamedTuple):
 
 
 class Shards(Protocol):
-    """The samples of N clients in all worlds. A world is one seed of one fold of the data.
+    """The samples of N clients in all worlds. A world is a combination of a seed and a fold of the data.
 
     Attributes:
         data: The data set.
@@ -206,14 +206,14 @@ class Shards(Protocol):
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs, and labels or raw targets, of the samples that are withheld from training.
+        """Returns the samples that are withheld from training, as raw inputs and labels or raw targets.
 
         They are ordered by client. If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
         """
         ...
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs, and labels or raw targets, of the samples that the server holds instead of clients."""
+        """Returns the samples that the server holds instead of clients, as raw inputs and labels or raw targets."""
         ...
 
     def client_test(self, world: int, client: int) -> IntArray | None:
@@ -239,7 +239,7 @@ class Shards(Protocol):
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts each client's training samples of each class by the true labels, `[N, C]`.
+        """Counts the true labels of each client's training samples, `[N, C]`.
 
         Only the first `EVALUATED_CLIENTS` clients are counted.
         """
@@ -286,7 +286,7 @@ class StoredShards:
     """The clients' samples of a stored data set. `Shards` describes the methods.
 
     Attributes:
-        dealt: The samples that clients and the server hold in every world (a seed of a fold).
+        dealt: The samples that clients and the server hold in every world.
         original: The data set before copies were made. `data` may hold several copies of each sample
             (`fedray.data.deal`).
     """
@@ -498,7 +498,7 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
     """Returns SHA-256 digests of the data of clients, server and evaluation, with a name for each digest.
 
     `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
-    digits of sums, because the last bits of computed data, such as the sine toy, differ between types of CPU.
+    digits of sums, because the last bits of computed data differ between types of CPU.
     """
     data = shards.data
     found = {
@@ -549,7 +549,9 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns, as text, the shape and two sums of squares with four digits. Rounding errors hardly change these digits.
+    """Returns the shape of an array and two sums of squares with four digits, as text.
+
+    Rounding errors hardly change these digits.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))
@@ -571,7 +573,7 @@ def _hash_text(text: str) -> str:
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Counts each client's training samples of each class by the labels used in training, `[N, C]`.
+    """Counts the labels with which each client trains, `[N, C]`.
 
     Only the first `EVALUATED_CLIENTS` clients are counted.
 
@@ -602,7 +604,7 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 class ServerShards:
-    """Shards in which client 0 trains on the server's samples. Everything else is as in the shards that it wraps.
+    """Shards in which client 0 trains on the server's samples. Everything else is as in the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data

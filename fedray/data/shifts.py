@@ -1,6 +1,6 @@
 """Rotates images, adds noise to inputs and changes labels, so that clients differ. Also defines augmentations.
 
-A *world* is one seed of one fold of the data, and a `Cut` says which client holds which samples of a world.
+A *world* is a combination of a seed and a fold of the data. A `Cut` says which client holds which samples of a world.
 """
 
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ class Shifts(NamedTuple):
 
 
 def split_shifts(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], Shifts | None]:
-    """Splits options into the partition's own options and the shifts. If no option is about shifts, these are None.
+    """Splits options into the partition's own options and the shifts. The shifts are None if no option is about shifts.
 
     Raises:
         BadInput: The data cannot be shifted in this way.
@@ -113,11 +113,12 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
 
 
 def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
-    """Returns the shifted inputs of all R worlds (seeds of folds), `[R * n, ...]`. Those of world w begin at `w * n`.
+    """Returns the shifted inputs of all R worlds, `[R * n, ...]`. The inputs of world w begin at `w * n`.
 
     Args:
         x: Raw inputs, `[n, ...]`, which are not changed.
-        scales: Standard deviation of the inputs in each world, `[*s]`. Its shape broadcasts to the shape of a sample.
+        scales: An array `[*s]` for each world with the standard deviation of its inputs. The shape of this array
+            broadcasts to the shape of a sample.
         cuts: The partition of each world.
         seeds: Seed of each world.
         shifts: The differences between clients.
@@ -159,7 +160,7 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
 
 
 def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
-    """Returns the permuted labels of all R worlds (seeds of folds), `[R * n]`. The labels of world w begin at `w * n`.
+    """Returns the permuted labels of all R worlds, `[R * n]`. The labels of world w begin at `w * n`.
 
     Args:
         y: True labels, `[n]`.
@@ -201,7 +202,7 @@ class LabelNoise(NamedTuple):
         """Draws the kind of labels of each client in each of R worlds, `[R, N]`: 0 (true), `FLIPPED` or `NOISY`.
 
         Raises:
-            BadInput: A share is above 0, but is less than half a client.
+            BadInput: A share above 0 amounts to less than half a client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):

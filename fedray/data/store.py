@@ -1,4 +1,4 @@
-"""Loads data sets by name, and stores each as one file. All processes of a node map this file into memory."""
+"""Loads data sets by name. Stores each data set as one file, which all processes of a node map into memory."""
 
 import csv
 import gzip
@@ -119,7 +119,7 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 
 
 def load_torchvision(name: str, root: Path | None) -> Dataset:
-    """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision's own classes."""
+    """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision."""
     folder = find_torchvision_folder(name, root)
     with scratch_folder() as space, blame_file(name, folder):
         train, test, names = _read_torchvision(name, _unpack_archives(name, folder, space))
@@ -152,7 +152,7 @@ def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
 
 
 def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[Any]:
-    """Opens the training part and the test part of a data set with torchvision's own class."""
+    """Opens the training part and the test part of a data set with torchvision."""
     from torchvision import datasets
 
     if name == "svhn":
@@ -220,7 +220,7 @@ def _by_writer(found: dict[str, tuple[Any, IntArray]], writers: dict[str, int]) 
 def load_uci(name: str, root: Path | None) -> Dataset:
     """Loads a UCI regression data set. Each of its standard splits is a fold.
 
-    The samples of a fold are standardized with the mean and the deviation of the fold's training samples.
+    The samples of a fold are standardized with the mean and the standard deviation of its training samples.
     """
     inside = name.removeprefix("uci/")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
@@ -294,7 +294,7 @@ def load_printers(
 
 
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Loads a Parquet, CSV or Feather file with a sample in each row, or a folder with a file for each client or part.
+    """Loads a Parquet, CSV or Feather file with a sample in each row, or a folder of such files.
 
     `reading.test` is a second file with the test samples, or the name of the test part. `root` is not used.
 
@@ -353,7 +353,9 @@ def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: A
 
 
 def load_shakespeare(root: Path | None, source: str = "mit_plays", stride: int = 1, train: float = 0.8) -> Dataset:
-    """Loads windows of Shakespeare's text, by role. A role without a training window is left out.
+    """Loads Shakespeare's text in windows of 80 characters. Each role is a client.
+
+    A role without a training window is left out.
 
     Args:
         root: Folder of data files. None means the usual folder.
@@ -393,7 +395,7 @@ Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns the lines of each role in the CSV files, by the role's name (`play_ROLE`).
+    """Returns a dict from the name of each role in the CSV files (`play_ROLE`) to its lines.
 
     Stage directions are left out.
     """
@@ -410,7 +412,7 @@ def _parse_mit_plays(folder: Path) -> Roles:
 
 
 def _parse_tiny(path: Path) -> Roles:
-    """Returns the lines of each role by name. A speech begins with a line `Name:` after an empty line."""
+    """Returns a dict from role names to the role's lines. A speech begins with a line `Name:` after an empty line."""
     roles: Roles = {}
     for speech in re.split(r"\n\s*\n", path.read_text(encoding="utf-8")):
         name, _, text = speech.strip().partition(":\n")
@@ -420,7 +422,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns the lines of each role in 36 plays, by the role's name (`play_ROLE`), as LEAF's parser finds them.
+    """Returns a dict from the name of each role in 36 plays (`play_ROLE`) to its lines, as LEAF's parser finds them.
 
     Roles with at most two lines are left out.
     """
@@ -628,7 +630,7 @@ def download_data(name: str, root: Path | None = None) -> Path:
 
 
 def _fetch_pictures(name: str, root: Path) -> Path:
-    """Downloads a data set of pictures with torchvision's own classes."""
+    """Downloads a data set of pictures with torchvision."""
     folder = root / (IDX.get(name) or CIFAR.get(name, ("SVHN",))[0])
     folder.mkdir(exist_ok=True)
     open_torchvision(name, root if name in IDX else folder, download=True)  # MNIST makes its own folder
@@ -638,7 +640,7 @@ def _fetch_pictures(name: str, root: Path) -> Path:
 def _fetch_uci(name: str, root: Path) -> Path:
     """Downloads a UCI data set and its splits from Gal's Dropout experiments.
 
-    The folder appears when it is complete.
+    The folder is not visible before it is complete.
     """
     import shutil
     import tempfile
@@ -725,7 +727,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
 
 
 def _pack(data: Dataset) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Splits a data set into its arrays, by name, and its notes (all other fields)."""
+    """Splits a data set into a dict of its arrays and a dict of its notes (all other fields)."""
     parts = (("train", data.train), ("test", data.test))
     rows = {f"{part} {key}": values for part, split in parts for key, values in zip(Split._fields, split)}
     found = {**rows, **{key: getattr(data, key) for key in STATISTICS}}

@@ -29,9 +29,9 @@ SINE_SD = 0.2  # standard deviation of the amplitudes of the sines, and of the n
 def _toy(
     name: str, x: FloatArray, y: FloatArray, *, grid: FloatArray, mean: FloatArray, standardize: bool, noise: float
 ) -> Dataset:
-    """Makes a toy from training inputs x and targets y, `[clients, samples]` each, and test inputs and targets.
+    """Makes a toy from training inputs x and targets y, `[clients, samples]` each.
 
-    The test inputs are `grid`, and the test targets are `mean`, which is E[y|x] at these inputs.
+    The test inputs are `grid`, and the test targets `mean` are E[y|x] at these inputs.
     """
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
@@ -171,10 +171,10 @@ class GeneratedShards:
             data: The data set, which holds the test samples.
             population: The settings of the generated clients.
             clients: Number of clients, N.
-            seeds: Seed of each world, which is one replicate of one fold.
+            seeds: Seed of each world. A world is a combination of a replicate and a fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: The server gets the samples of further generated clients. This is their number, as a share of N, or
-                of `EVALUATED_CLIENTS` if N is larger.
+            server: Number of further generated clients whose samples the server gets, as a share of N. If N is larger
+                than `EVALUATED_CLIENTS`, the share is of that number.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
                 N clients pools the samples of `owners / N` of these clients. None means no pooling.
@@ -288,7 +288,7 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts each client's samples of each class by the true labels, `[N, C]`."""
+        """Counts the true labels of each client's samples, `[N, C]`."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
@@ -308,8 +308,7 @@ def join_datasets(parts: Sequence[Dataset], apart: bool = False) -> Dataset:
 
     Args:
         parts: The data sets. Each must have classes and stored samples. All inputs must have the same shape and type.
-        apart: Whether the classes of different data sets are different classes. Otherwise class c is the same class in
-            every data set.
+        apart: Whether each data set has classes of its own. Otherwise class c is the same class in every data set.
 
     Raises:
         BadInput: The data sets cannot be joined.

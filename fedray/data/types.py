@@ -56,9 +56,8 @@ def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = 
     """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
 
     The scale is different if samples lie far outside the range of the training samples, or if all samples lie within a
-    hundredth of this range. For example, the pixels are between 0 and 1 after training with pixels from 0 to 255.
-    `names` is empty if the columns have no names. `what` names the inputs in the warning. The inputs must not be
-    tokens.
+    hundredth of this range. For example, new pixels lie between 0 and 1, but training pixels between 0 and 255. `names`
+    is empty if the columns have no names. `what` names the inputs in the warning. The inputs must not be tokens.
     """
     if not len(x):
         return []
@@ -152,10 +151,11 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
 
 
 def find_origin(x: Array) -> Float64 | None:
-    """Returns the constant to subtract from each column before the column becomes float32, or None if all are 0.
+    """Returns the constant to subtract from each column before the column becomes float32.
 
-    The inputs x are `[n, ...]`, and missing values are NaN. Constants other than 0 exist only for floating-point inputs
-    with more bits than float32, and for images of integers with more than 16 bits.
+    The result is None if all constants are 0. The inputs x are `[n, ...]`, and missing values are NaN. Constants other
+    than 0 exist only for floating-point inputs with more bits than float32, and for images of integers with more than
+    16 bits.
     """
     whole_images = x.dtype.kind in "iu" and x.ndim == 4 and x.dtype.itemsize > 2
     if not len(x) or x.ndim < 2 or not (whole_images or (x.dtype.kind == "f" and x.dtype.itemsize > 4)):
@@ -316,13 +316,13 @@ class Dataset(NamedTuple):
         y_shift: Mean of the targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
         y_scale: Standard deviation of the targets in each fold, `[F, q]` float32. It is 1 if targets are not
             standardized.
-        folds: The indices in `train` of the training samples and of the test samples of each fold. The tuple is empty
+        folds: For each fold, the indices in `train` of its training samples and of its test samples. The tuple is empty
             if the test samples are in `test`.
         columns: Further columns of the training samples by name, `[n]` each. A partition can deal samples by such a
             column.
         population: Settings of the generated clients. None means that the samples are stored.
-        noise: Mean variance of y around E[y|x], in squared units of y, if the test targets are the expectations E[y|x].
-            None means that the test targets are samples of y.
+        noise: Variance of y around E[y|x], as a mean over the inputs and in squared units of y. None means that the
+            test targets are samples of y instead of the expectations E[y|x].
         remarks: Sentences for the user about changes made to the samples.
         features: Names of the f input columns. The tuple is empty if the columns have no names.
         table: Columns of the user's table by name. The inputs come first, in their order. The value is None for a
@@ -332,7 +332,7 @@ class Dataset(NamedTuple):
         ood: Out-of-distribution inputs from `evaluate.ood`, `[m, *s]`, which belong to none of the classes. None means
             that there are no such inputs.
         standardized: Whether networks get standardized inputs. Otherwise they get the inputs unchanged.
-        unit: Number by which pixels are divided instead of being standardized. None means that `standardized` decides.
+        unit: Number by which pixels are divided, in place of standardization. None means that `standardized` decides.
         origin: Constants that were subtracted from all inputs in float64, `[*s]`. None means that nothing was
             subtracted. Means, standard deviations and `ood` refer to the inputs after the subtraction.
     """
@@ -455,9 +455,9 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
 
 
 def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
-    """Converts both parts to arrays, whose floating-point inputs are float32.
+    """Converts both parts to arrays, and floating-point inputs to float32.
 
-    Returns them, and the constants that were subtracted.
+    Returns the arrays, and the constants that were subtracted from the inputs.
     """
     parts: list[Any] = []
     for part, split in (("train", train), ("test", test)):
@@ -514,7 +514,7 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Checks that parts are numeric arrays, with inputs of one shape, and as many labels and groups as inputs.
+    """Checks that all parts hold numeric arrays of equal length, and that all inputs have the same shape.
 
     If clients are `generated`, the training part may be empty.
 
@@ -536,7 +536,7 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Checks that the samples of one part are numeric arrays, with as many labels and groups as inputs."""
+    """Checks that one part holds numeric arrays of equal length."""
     if not isinstance(split, Split):
         raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
     groups = () if split.group is None else (("groups", split.group),)

@@ -1,6 +1,6 @@
 """Converts a user's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, and checks them.
 
-A *natural client* is a client that the data name, such as the writer of a text.
+A *natural client* is a client that is named in the data, such as the writer of a text.
 """
 
 import math
@@ -125,7 +125,7 @@ def as_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _stack(values: Any, where: str) -> NDArray[Any]:
-    """Converts a list of values, or of arrays of one shape, to one array."""
+    """Converts a list of values, or a list of arrays with the same shape, to one array."""
     try:
         return np.asarray([as_array(v, where) if is_array(v) else v for v in values])
     except ValueError as error:
@@ -287,7 +287,8 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
         where: Name of the data in the message.
         what: The fault of the wrong samples, such as `no label`.
         remedy: The end of the message.
-        kind: Kind of the samples with a space at the end, such as `test `. The text is empty if there is only one kind.
+        kind: Kind of the samples, such as `test `, with a space as its last character. The text is empty if there is
+            only one kind.
 
     Example:
         >>> refuse_rows(np.array([False, True]), "data", "no label", "fill them")
@@ -389,7 +390,8 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
     """Converts labels to targets if all of them are numbers written as text.
 
-    The task must be a regression, or a number must have a decimal point. Otherwise the labels stay text.
+    This requires that the task is a regression, or that one of the numbers has a decimal point. Otherwise the labels
+    stay text.
 
     Returns:
         The labels of each part, and whether the user should get a remark about the conversion.
@@ -404,7 +406,7 @@ def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArra
 
 
 def _find_kind(parts: list[NDArray[Any]], task: str) -> str:
-    """Returns the kind of labels, `targets`, `one-hot` or `classes`."""
+    """Returns the kind of labels: `targets`, `one-hot` or `classes`."""
     first, shape = parts[0], list(parts[0].shape)
     if first.ndim > 2 or any(part.shape[1:] != first.shape[1:] for part in parts):
         other = "" if first.ndim > 2 else f", those of the test rows {list(parts[-1].shape)}"
@@ -437,7 +439,7 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
 
 
 def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if targets look like classes, because they are whole numbers that repeat. Else returns ().
+    """Returns a remark if targets are whole numbers that repeat, as classes do. Otherwise returns ().
 
     Args:
         values: The targets of a regression, `[n]` or `[n, q]`. There is a remark only for floating-point arrays.
@@ -465,7 +467,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
 
 
 def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
-    """Returns a remark if integer labels look like targets, because many different ones occur. Otherwise returns ().
+    """Returns a remark if many different integer labels occur, as in a regression. Otherwise returns ().
 
     `task` is `auto`, `classification` or `regression`, as the user wrote it.
     """
@@ -610,7 +612,7 @@ def is_category(column: Any) -> bool:
 
 
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
-    """Checks that an input column holds numbers, booleans or text. The user has named this column.
+    """Checks that an input column that the user named holds numbers, booleans or text.
 
     Messages mention `key`, the option of `data` by which the user names the column.
 
@@ -661,7 +663,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns what a column would be as an input: `number`, or a key of `TOLD`, which has remarks for the user."""
+    """Returns the kind of a column as an input: `number`, or a key of `TOLD`."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"
@@ -682,5 +684,5 @@ def _find_column_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Returns whether a text column is no category, because it has too many values or too few rows for each value."""
+    """Returns whether a text column has too many values, or too few rows for each value, to be a category."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

@@ -1,4 +1,4 @@
-"""Reads pairs of inputs and labels, and data that are given for each client.
+"""Reads pairs of inputs and labels, and data that are given client by client.
 
 Example:
     >>> from fedray.data.adaptation import adapt
@@ -99,7 +99,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
 
 
 def is_pair(thing: Any) -> bool:
-    """Returns whether an object is a tuple or list of two objects that are no plain values such as numbers or text."""
+    """Returns whether an object is a tuple or list of two objects other than numbers, text and other plain values."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
 
 
@@ -324,7 +324,7 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     """Joins the tables of several clients, or the files with these tables, to one data set.
 
     Args:
-        clients: The table of each client, or the file with the table, by the name of the client.
+        clients: Dict from the name of each client to its table, or to the file with the table.
         reading: The options for reading.
         name: Name of the data set.
 
@@ -418,7 +418,7 @@ def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
 
 
 def holds_users(thing: Any) -> bool:
-    """Returns whether an object is LEAF's JSON, as a dict, two dicts (train, test), a file, or a folder of files."""
+    """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
         return bool(layout.list_leaf_files(thing))
     return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))

@@ -200,7 +200,7 @@ def _read_part(  # noqa: PLR0917
 ) -> RawRows:
     """Returns the samples of a split. Their inputs `x` are already read.
 
-    `clients` is the training split's group column.
+    `clients` is the group column of the training split.
     """
     frame = _scalar_frame(dataset, name)
     if isinstance(target, str) and target not in list(frame):
@@ -212,7 +212,7 @@ def _read_part(  # noqa: PLR0917
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
-    """Yields each encoded picture of a column, and the name that messages give it."""
+    """Yields each encoded picture of a column, and its name in messages."""
     for row, entry in enumerate(entry for piece in pieces for entry in piece.column(column).to_pylist()):
         if entry is None:
             raise BadInput(f"data.input: row {row} has no picture: drop it")

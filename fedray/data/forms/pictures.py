@@ -1,8 +1,9 @@
-"""Reads pictures, which lie in a folder for each class. These folders may lie in folders of parts or clients.
+"""Reads pictures from a folder for each class. These folders may lie in folders of parts or clients.
 
-The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray,
-color and transparency of 8 bits become bytes. Gray of more bits becomes integers, and floating-point pixels become
-float32. Pictures in CMYK are refused, because Pillow would mix their colors. A picture is rotated as its EXIF data say.
+The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray
+values, colors and transparency of 8 bits become bytes. Gray values of more bits become integers, and floating-point
+pixels become float32. Pictures in CMYK are refused, because Pillow would mix their colors. A picture is rotated as its
+EXIF data say.
 
 Example:
     >>> import tempfile
@@ -208,16 +209,16 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    """Returns the folder `data.path`, which holds folders of classes, directly or in folders of parts or clients."""
+    """Returns the folder `data.path`. It holds folders of classes, which may lie in folders of parts or clients."""
     return find_path("data.path", path, "folder", "a folder that has a folder of pictures for each class")
 
 
 def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Dataset:
-    """Reads the pictures of a folder, client after client. A client's pictures are in the order of classes and names.
+    """Reads the pictures of a folder, client after client. A client's pictures are sorted by class and file name.
 
     Args:
-        folder: A folder, or a mapping from clients to folders. A folder holds a folder for each class, directly or in
-            folders of parts or clients (`fedray.files.layout`).
+        folder: A folder, or a mapping from clients to folders. A folder holds a folder for each class. The folders of
+            classes may lie in folders of parts or clients (`fedray.files.layout`).
         reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 
@@ -268,7 +269,9 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
 
 
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
-    """Loads a folder with a folder of pictures for each class, directly or in folders of parts or clients.
+    """Loads a folder with a folder of pictures for each class.
+
+    The folders of classes may lie in folders of parts or clients.
 
     `root` is not used.
     """

@@ -1,6 +1,6 @@
 """Converts raw samples of any form to a data set. Treats missing values, converts labels and draws test samples.
 
-A *natural client* is a client that the data name, such as the writer of a text.
+A *natural client* is a client that is named in the data, such as the writer of a text.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
         texts: The texts, in one or more lists. Values of other types are converted to text.
         tokenizer: A function that takes a text and returns its tokens, a tokenizer of `tokenizers` or `transformers`,
             or the file or name of such a tokenizer.
-        length: Number of tokens, L. None means the length of the longest text, at most 256.
+        length: Number of tokens, L. None means the length of the longest text, but at most 256.
 
     Raises:
         BadInput: There is no such tokenizer, a text is missing, or the tokenizer returns no list of integers.
@@ -159,8 +159,7 @@ class RawRows(NamedTuple):
         indicators: Whether each input is a 0-1 input of a category, `[f]`. Such inputs are not standardized. None means
             that there are no such inputs.
         table: Columns of the user's table, as in `Dataset.table`.
-        origin: Constants that were already subtracted from each input, `[*s]`, in the shape of an input. None means
-            that nothing was subtracted.
+        origin: Array `[*s]` that was already subtracted from each input. None means that nothing was subtracted.
         remarks: Sentences for the user about changes made to the samples.
     """
 
@@ -301,9 +300,9 @@ def make_dataset(
 def draw_test_rows(
     y: Array, classes: bool, fraction: float, generator: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Splits samples at random into training and test samples, with the same share of every class.
+    """Splits samples at random into training and test samples.
 
-    `fraction` is the share of the test samples, between 0 and 1.
+    `fraction` is the share of test samples in every class, between 0 and 1.
 
     Raises:
         BadInput: One of the two parts would be empty.

@@ -1,6 +1,6 @@
 """Reads tables of named columns and files of tables. Chooses the inputs, and converts them to numbers.
 
-A *natural client* is a client that the data name, such as the writer of a text.
+A *natural client* is a client that is named in the data, such as the writer of a text.
 """
 
 import re
@@ -85,8 +85,8 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Names of the columns to predict.
         inputs: Names of the input columns.
-        categories: The values of each input column of text, by the name of the column. Each value becomes a 0-1 input,
-            in this order.
+        categories: Dict from the name of each input column of text to its values. Each value becomes a 0-1 input, in
+            this order.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
         groups: Index of the natural client for each value of the group column.
@@ -250,8 +250,8 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
     """Converts the inputs of a table to numbers, `[n, f]` float32. A missing number becomes NaN.
 
-    `origin` has constants to subtract from the inputs in float64 (`fedray.data.types`), `[f]`. None means that nothing
-    is subtracted.
+    `origin`, `[f]`, is subtracted from the inputs in float64 (`fedray.data.types`). None means that nothing is
+    subtracted.
 
     Example:
         >>> import pandas as pd
@@ -510,7 +510,7 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns, as text, the columns by which partitions can deal samples. Leaves out the inputs of a large table."""
+    """Returns the columns by which partitions can deal samples, as text. Leaves out the inputs of a large table."""
     names = list(frame)
     small = len(names) * len(frame) <= MOST_KEPT
     kept = {}
