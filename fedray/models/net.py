@@ -42,7 +42,7 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         outputs: Length of the output for one sample. For `gaussian_nll`, it is twice the number of targets.
 
     Returns:
-        The net. Its `init(key)` makes a new module with random numbers from `key`, and returns the module's model,
+        The net. Its `init(key)` makes a new module with random numbers from `key`, and returns its values as a model,
         `[d]` float32.
 
     Example:
@@ -155,7 +155,7 @@ def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> d
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether only the last layer has parameters, and is linear."""
+    """Returns whether the last layer is linear, and no other layer has parameters."""
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before
@@ -263,9 +263,10 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
     """Returns vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs.
 
-    Up to a constant, the loss is the negative log-likelihood of a distribution with these outputs. Its Fisher matrix is
-    `diag(p) - p p'` for `cross_entropy` with the probabilities p, the identity for `half_mse`, and twice the identity
-    for `mse`. For `gaussian_nll`, the information is `1 / v` about the mean and `1 / (2 v^2)` about the variance v.
+    Up to a constant, the loss is the negative log-likelihood of a distribution whose parameters are the outputs. The
+    Fisher matrix is `diag(p) - p p'` for `cross_entropy` with the probabilities p, the identity for `half_mse`, and
+    twice the identity for `mse`. For `gaussian_nll`, the Fisher information about the mean is `1 / v`, and about the
+    variance v it is `1 / (2 v^2)`.
 
     Example:
         >>> import torch
@@ -358,7 +359,7 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """Splits a vector `[p]` into the network's tensors, and returns these by name for `functional_call`."""
+        """Splits a vector `[p]` into the network's tensors. Returns a dict from their names, for `functional_call`."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
@@ -370,7 +371,7 @@ class FlatWeights(NamedTuple):
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, and their names and shapes.
+    """Removes the trainable parameters from a network. Returns their vector `[p]`, and their names and shapes.
 
     The network keeps its buffers and frozen parameters. `name` is the network's name in messages.
 
@@ -486,8 +487,8 @@ class Partitioned(nn.Module):
     Attributes:
         posterior: The Gaussian. The network predicts with its mean.
         site: Natural parameters of a client's factor. They are 0 at first, so that the factor is 1 everywhere.
-        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the prior is used
-            instead, and `posterior` is only the start of training.
+        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then, the prior is used
+            instead of `posterior`, which is only the start of training.
         net: The network, from which the trainable parameters were removed.
 
     Example:

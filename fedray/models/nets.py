@@ -1,4 +1,4 @@
-"""Defines the networks that scenarios can name, as torch modules, and networks with early exits."""
+"""Defines the networks that scenarios can name, and networks with early exits."""
 
 import copy
 import inspect
@@ -93,7 +93,7 @@ def mlp(
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        hidden: Width of each hidden layer. The default is the network of FedAG.
+        hidden: Width of each hidden layer. The default is that of FedAG.
         activation: Name of the activation, relu or tanh.
         norm: Name of the normalization, batch or layer. None means no normalization.
         weight_sd: Standard deviation of the initial parameters, see `linear`.
@@ -292,7 +292,7 @@ def lstm(
     hidden: int = 256,
     layers: int = 2,
 ) -> nn.Module:
-    """Returns McMahan et al.'s network for Shakespeare (2017): embeddings of length 8, two LSTM layers of 256 units.
+    """Returns the network of McMahan et al. 2017 for Shakespeare: embeddings of length 8, two LSTM layers of 256 units.
 
     Args:
         input_shape: `(L,)`, the length of a window.
@@ -443,7 +443,7 @@ def _stem(depth: int, channels: int) -> nn.Conv2d:
 
 
 def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """Returns a network's original first convolution with `depth` input channels."""
+    """Returns a convolution like the first of a network, but with `depth` input channels."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -525,7 +525,7 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
     """Returns a function without arguments that makes a new network. The arguments are those of `build_net`.
 
     Raises:
-        BadInput: There is no network of this name, or the network does not have one of the options.
+        BadInput: There is no network of this name, or the network lacks one of the options.
     """
     if name not in _BUILDERS:
         known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")
@@ -577,7 +577,7 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
     added head is a linear layer. For images, its inputs are the means of the channels.
 
     `shape` is the shape of one input. In messages, `name` is the name of the network, and `who` is the name of the
-    method that cuts it.
+    method that needs the blocks.
 
     Raises:
         BadInput: The network does not have the required form.

@@ -87,7 +87,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
 
 
 def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
-    """Checks that a network's outputs are finite. `when` is part of the error message: when the network was called.
+    """Checks that a network's outputs are finite. `when` says in the error message when the network was called.
 
     Raises:
         FedrayError: An output is NaN or infinite.
@@ -209,10 +209,10 @@ _FEW, _ALL = 3, 8  # number of samples that are computed alone, and size of the 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Returns why the outputs for a sample may depend on the other samples of its batch. None means that they do not.
 
-    Outputs for three samples, and in training the gradients, are computed twice: alone, and in a batch with further
-    samples. This is done for the initial parameters and for parameters nearby, because a gate that is closed at first
-    would hide the layers after it. Training uses double precision if the module accepts it. `example` is one network
-    input, whose values do not matter.
+    The outputs for three samples are computed twice: alone, and in a batch with further samples. If `training` is True,
+    their gradients are compared, too. This is done for the initial parameters and for parameters nearby, because a gate
+    that is closed at first would hide the layers after it. Training uses double precision if the module accepts it.
+    `example` is one network input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of
