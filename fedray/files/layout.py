@@ -101,7 +101,7 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
 
 
 def list_folders(folder: Path) -> list[Path]:
-    """Returns the folders in a folder that are not hidden, sorted by name."""
+    """Returns the folders in a folder, sorted by name, without hidden folders."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
@@ -156,8 +156,8 @@ def holds_clients(name: str, path: object) -> bool:
 def find_classes(folder: Path, test: str | None = None) -> PictureFolders:
     """Finds the folders of classes in the folder of a data set.
 
-    The folders of classes are in this folder, in folders for parts or clients, or in folders for clients of each part.
-    The test part is in `test`, which is a name in `folder` or a path. None means that the test part is found by its
+    The folders of classes are in this folder, in a folder for each part or client, or in a folder for each client of
+    each part. `test` is the test part, as a name in `folder` or a path. None means that the test part is found by its
     name.
 
     Raises:
@@ -257,7 +257,7 @@ def is_leaf(thing: Any) -> bool:
 
 
 def list_leaf_files(place: Path) -> dict[str, list[Path]]:
-    """Returns the JSON files in LEAF's format at a path, by the name of their part.
+    """Returns a dict from each part of a data set to its JSON files in LEAF's format.
 
     Args:
         place: A file, a folder of files, or a folder with one folder of files for each part.

@@ -104,7 +104,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def expand_user_path(key: str, text: str) -> Path:
-    """Returns the path that a user wrote, with `~` expanded.
+    """Returns the path that a user wrote, and expands `~`.
 
     Raises:
         BadInput: No file can have this path.
@@ -271,8 +271,8 @@ OWNER = "process.json"  # the file that names the process
 def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
     """Yields the path of the output directory, which does not have to exist yet.
 
-    If `out` is None, the path is in a new temporary folder, with `name` as its last part. If nothing was written, this
-    folder is removed at the end of the `with` block.
+    If `out` is None, the path is `name` in a new temporary folder. If nothing was written, this folder is removed at
+    the end of the `with` block.
 
     Raises:
         BadInput: No directory can have this path.

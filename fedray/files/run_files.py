@@ -86,7 +86,7 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
     `remedy` is the advice in the message.
 
     Raises:
-        Damaged: The file is missing, is no plain file (a link, for example), or has more than 1 GB.
+        Damaged: The file is missing, is a link, a directory or another special file, or has more than 1 GB.
         BadInput: This user may not read the file.
         FedrayError: The file cannot be read for a different reason, such as a fault of the disk.
     """
@@ -155,7 +155,7 @@ def read_parquet_files(
 
 
 def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
-    """Returns arrays of a `.npz` file by name. Unpickles nothing.
+    """Returns a dict of arrays in a `.npz` file. Unpickles nothing.
 
     `wanted` has the names of the arrays to read. An array that the file lacks is skipped.
 
@@ -236,7 +236,7 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the file of each part of a table, by the part's last round, in ascending order. Ignores other files."""
+    """Returns a dict from the last round of each part of a table to the part's file, in ascending order."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -348,8 +348,8 @@ class Column(NamedTuple):
     """The description of one column of a table.
 
     Attributes:
-        kind: Type of the values, which is `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of
-            float64), or `record` (a struct).
+        kind: Type of the values: `whole` (int64), `number` (float64), `text`, `flag`, `numbers` (a list of float64), or
+            `record` (a struct).
         unit: Unit of the values. It is empty if the values have no unit.
         text: The meaning of the values, in a few words.
     """
@@ -515,7 +515,7 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Makes an Arrow table. A column has its type in `COLUMNS`, or else float64. NaN becomes an empty cell.
+    """Makes an Arrow table. Columns that are not in `COLUMNS` are float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names
@@ -606,7 +606,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
-    """Returns the arrays of `pictures.npz` that are not empty, by name. Without the file, the dict is empty.
+    """Returns a dict of the arrays in `pictures.npz` that are not empty. Without the file, the dict is empty.
 
     Raises:
         Damaged: The file cannot be read.
