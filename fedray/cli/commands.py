@@ -50,10 +50,9 @@ def bench_command(quick: bool, only: tuple[str, ...], out: Path | None) -> None:
 def clean_command(yes: bool) -> None:
     """List the temporary files that your runs have left, and remove them (--yes).
 
-    These are runs and sweeps that Python code started without `out`, if their processes have ended. The list also has
-    the folders of Ray clusters that fedray has started, if all processes of the cluster have ended. A cluster whose
-    driver was just killed may still be ending. The command waits for it, and names it if that takes longer than 10
-    seconds.
+    The list has runs and sweeps that Python code started without `out`, and the folders of Ray clusters that fedray
+    started. Folders that a process still uses are not removed. A cluster whose driver was just killed may still be
+    ending. The command waits for it, and names it if it has not ended after 10 seconds.
     """
     places = environment.session_places()
     abandoned = [folder for folder in environment.find_sessions(places) if environment.is_abandoned(folder)]
@@ -113,7 +112,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
 
     After each method comes the number of models that it trains: K (you choose), 1, or N (one per client).
 
-    With --import the names that your module registers are listed, too, with their options. `fedray list columns` shows
+    With --import, the names that your module registers are listed, too, with their options. `fedray list columns` shows
     the columns of the tables that runs and sweeps leave, with their units.
     """
     if kind == "columns":
@@ -367,9 +366,9 @@ def exit_with_one_line() -> Iterator[None]:
 def commands() -> None:
     """Simulate ensemble federated learning on one machine or a Ray cluster.
 
-    To begin: `fedray run quickstart` trains five models over 100 clients, and writes a report below this folder.
-    `fedray scenarios` lists more scenarios, and `fedray list methods` the methods. `fedray check quickstart --all`
-    prints every key, and `fedray docs KEY` explains one.
+    To begin: `fedray run quickstart` trains five models over 100 clients, and writes a report below the current folder.
+    `fedray scenarios` lists more scenarios, and `fedray list methods` lists the methods. `fedray check quickstart
+    --all` prints every key, and `fedray docs KEY` explains one.
     """
 
 

@@ -275,7 +275,7 @@ def docs_command(key: str | None, modules: tuple[str, ...]) -> None:
     """Print what a scenario key, a section, or all keys mean, with values and defaults.
 
     Examples are `fedray docs local.lr`, `fedray docs participation`, and `fedray docs method.mu` for an option of
-    methods. With --import the options of your module's objects are explained, too.
+    methods. With --import, the options of your module's objects are explained, too.
     """
     from fedray.scenario.keys import explain_keys
 
@@ -333,8 +333,8 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
 def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[str, ...]) -> None:
     """Write the HTML report of the run or the sweep in a folder, or a report that compares the runs in several folders.
 
-    With several arguments YAML files are skipped, because a table leaves `cells/NAME.yaml` beside `cells/NAME`. A
-    folder that only contains runs is refused, and the message lists these runs.
+    With several arguments, YAML files are skipped, because a table writes the file `cells/NAME.yaml` beside the folder
+    `cells/NAME`. A folder that only contains runs is refused, and the message lists these runs.
     """
     from fedray.storage.directory import has_sweep
 
@@ -370,7 +370,7 @@ def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
 
 
 def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Leaves YAML files out of some paths, unless all are such files.
+    """Removes YAML files from a list of paths, unless all of them are YAML files.
 
     The pattern `cells/*` of a table matches such files, too.
     """
@@ -394,7 +394,7 @@ def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
 def compare_command(
     folders: tuple[Path, ...], metrics: str | None, at_equal: str, *, latex: bool, plot: Path | None
 ) -> None:
-    """Compare runs with the first run, seed by seed, by differences, 95 % intervals, and p-values of paired t tests."""
+    """Compare runs with the first run: differences of each seed, 95 % intervals, and p-values of paired t tests."""
     if plot is not None:
         _confirm_picture("--plot", plot)
     with import_quickly():
@@ -441,8 +441,9 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
     """Write the models of a run to files that work without fedray.
 
     A safetensors file has the parameters of one network, which takes standardized inputs. An onnx or pt2 file takes raw
-    inputs and returns probabilities. Each model and the ensemble has such a file, and each file is checked against the
-    run's predictions. models.json beside the files describes the inputs, the classes and the weights of the models.
+    inputs and returns probabilities. There is such a file for each model and for the ensemble. Each file is checked
+    against the run's predictions. models.json beside the files describes the inputs, the classes and the weights of the
+    models.
     """
     from fedray.storage.directory import require_run_directory
 
@@ -467,8 +468,8 @@ def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, mod
 
     The curves of several runs are drawn by `fedray compare FOLDERS --plot FILE`.
 
-    The pictures of a sweep are an objective over the trials (by default the first objective), trials (the first
-    objective against each parameter), importance, pareto and curves.
+    For a sweep, the picture is an objective over the trials (by default the first objective), or trials (the first
+    objective against each parameter), importance, pareto or curves.
     """
     if out is not None:
         _confirm_picture("--out", out)
