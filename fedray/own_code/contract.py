@@ -33,11 +33,11 @@ _PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 
 
 def hash_values(*things: Any) -> dict[str, str]:
-    """Returns a SHA-256 digest of each value that the given code uses, by the name of the value in the code.
+    """Returns a dict from the name of each value that the given code uses to its SHA-256 digest.
 
-    Values that called functions use are included. If a value is an object of the user's own class, there is also a
-    digest of the source of this class, under a name such as "class Config of config". This digest is an empty text if
-    there is no source.
+    Values of called functions are included. If a value is an object of the user's own class, there is also a digest of
+    the source of this class, under a name such as "class Config of config". This digest is an empty text if there is no
+    source.
 
     Example:
         >>> def make(weights):
@@ -316,7 +316,7 @@ def is_alike(one: Any, other: Any) -> bool:
 
 
 def _to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Returns a tensor, an array or a number as an array."""
+    """Converts a tensor, an array or a number to an array."""
     if isinstance(value, Tensor):
         value = (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
     return np.asarray(value)
@@ -334,8 +334,8 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
     """Checks whether the numbers and words in a dataclass or a named tuple fit the type hints of its fields.
 
     A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. Fields that
-    hold functions are not checked here. `path` is the path of `thing` inside the object that `where` names, with a dot
-    at the end. It is empty for the object itself.
+    hold functions are not checked here. `path` leads from the object that `where` names to `thing`, and ends with a
+    dot. It is empty for the object itself.
 
     Raises:
         BadInput: A field has a wrong value.

@@ -49,7 +49,9 @@ def name_callable(thing: Any) -> str:
 
 
 def hash_source(*things: Any) -> dict[str, str]:
-    """Returns SHA-256 digests of the source of the given code, and of the user's code that it uses, by qualified name.
+    """Returns a dict from the qualified names of functions and classes to SHA-256 digests of their source.
+
+    They are the given code, and the user's code that it uses.
 
     The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
     typed into an interpreter, and two lambdas in the same line.
@@ -118,7 +120,7 @@ def _list_held(thing: Any) -> list[Any]:
 def _list_globals(function: FunctionType) -> list[Any]:
     """Returns the globals that a function names.
 
-    If such a global is a user's module, its attributes whose names occur in the function are included.
+    For a global that is a user's module, attributes that the function names are included.
     """
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
@@ -338,9 +340,9 @@ def explain_uncallable(
 ) -> str | None:
     """Returns why fedray cannot call a user's function, or None if it can.
 
-    The words continue a sentence that begins with "it" or a name. `arguments` has the positional arguments of the call,
-    such as "state, stats, t". It is empty if there are none. `classes` says whether a class is accepted, too. If so, a
-    call makes an object of the class.
+    The result continues a sentence whose subject is "it" or a name. `arguments` has the positional arguments of the
+    call, such as "state, stats, t". It is empty if there are none. `classes` says whether a class is accepted, too. If
+    so, a call makes an object of the class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -421,7 +423,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns the SHA-256 digest of the file of each user's module that the given code needs, by module name.
+    """Returns a dict from the names of the user's modules that the given code needs to SHA-256 digests of their files.
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
     between the start of a run and its resumption.
