@@ -1,6 +1,6 @@
 """Writes and reads checkpoints and the tables of rounds and clients, which a run writes while it trains.
 
-A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
+A *study* is everything that a run needs. A *world* is a combination of a seed and a fold of the data.
 """
 
 import json
@@ -48,8 +48,8 @@ def save_checkpoint(
         private: The clients' private vectors by name. None means that there are no such vectors.
         keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest other
             checkpoints.
-        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and also the size and the
-            digest of its own file with the state.
+        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and also those of its
+            file with the state.
 
     Returns:
         The folder of the checkpoint.
@@ -337,9 +337,9 @@ FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 
 
 class RunRecorder:
-    """Writes the tables of one run, with a row for each job, and a row for each world of each evaluated round.
+    """Writes the tables of one run. Their rows belong to the jobs, or to the worlds in evaluated rounds.
 
-    A job trains one model at one client. A world is one seed of one fold of the data.
+    A job trains one model at one client. A world is a combination of a seed and a fold of the data.
 
     Attributes:
         out: The run directory.
@@ -536,7 +536,7 @@ TABLES_OF = {  # the file of each table, the runs that have the table, and what 
 
 
 def list_table_columns() -> dict[str, dict[str, run_files.Column]]:
-    """Returns the columns of all tables by name. In the table `rounds` the scores come after the other columns.
+    """Returns a dict of the columns of each table. In the table `rounds`, the scores come last.
 
     Example:
         >>> columns = list_table_columns()

@@ -127,7 +127,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables that end after a round. If the best round is later, its models are removed, too."""
+    """Removes the parts of tables that end after `round`. If the best round is later, its models are removed, too."""
     for table in run_files.TABLES:
         for number, part in run_files.list_parts(out, table).items():
             if number > round:
@@ -156,7 +156,7 @@ def require_run_directory(folder: Path) -> None:
 
 
 def refuse_taken(out: Path, *, force: bool = False) -> None:
-    """Raises an error if a new run cannot be written to a directory. `force` says whether it may replace a run.
+    """Raises an error if a new run cannot be written to a directory. `force` says whether a run may be replaced.
 
     Raises:
         BadInput: The directory holds files that are no run, a run that must not be replaced, or a run that a process is
@@ -223,7 +223,7 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
 def remove_run(out: Path) -> None:
     """Removes a finished or interrupted run, unless a different process writes it.
 
-    For other processes the run disappears in one step.
+    Other processes see the whole run, or no run.
 
     Raises:
         BadInput: A different process writes the run.

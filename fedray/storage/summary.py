@@ -1,6 +1,6 @@
 """Writes and checks `summary.json`, `manifest.json` and `identity.json` of a run directory, and makes run loggers.
 
-A *study* is everything that a run needs, and a *world* is one seed of one fold of the data.
+A *study* is everything that a run needs. A *world* is a combination of a seed and a fold of the data.
 
 Example:
     >>> logged = []
@@ -76,7 +76,7 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 
 
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
-    """Returns metrics that depend on several evaluated rounds, as a dict for each replicate of each fold.
+    """Returns metrics that depend on several evaluated rounds, as a dict for each replicate and fold.
 
     If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
     3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
@@ -106,9 +106,9 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns how many models got no upload that the server used, although clients should train them.
+    """Returns for how many models the server used no upload, although clients should train them.
 
-    The result is the number in the replicate and fold with the most such models.
+    The result is the largest of the numbers of all replicates and folds.
 
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
@@ -133,12 +133,12 @@ def count_lost_models(out: Path) -> int:
 def count_drawn_answers(study: Study, progress: Progress) -> int:
     """Returns the number of models that predict at the end of a run although they still equal an initial model.
 
-    Models are counted only if the method or the schedule is the user's own. For fedray's methods `fedray.advice` finds
-    such models before the run.
+    Models are counted only if the method or the schedule is the user's own. For fedray's own methods, `fedray.advice`
+    finds such models before the run.
 
     Returns:
-        The number in the replicate and fold with the most such models. It is 0 for a run without rounds, and for a
-        stack with a method of fedray.
+        The largest of the numbers of all replicates and folds. It is 0 for a run without rounds, and for a stack with a
+        method of fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or names.is_own("method", method.get("name", ""))
@@ -204,8 +204,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 def find_most_frequent(study: Study) -> dict[str, Any]:
     """Returns the most frequent class (`class`) of the test samples, its share (`share`) and the number of classes.
 
-    The class is that of the first replicate and fold. Each replicate and fold has a most frequent class of its own, and
-    `share` is the mean of their shares.
+    `class` is the most frequent class of the first replicate and fold. The share of the most frequent class is averaged
+    over all replicates and folds.
     """
     shares = measure_class_shares(study)
     names = study.shards.data.class_names
@@ -219,8 +219,9 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
     """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
 
-    `coverage` has a row for each replicate and fold, `[worlds, C]`. A row has for each class the share of its test
-    samples whose sets contain the class, or NaN without such samples. Coverage and share are averaged over the rows.
+    `coverage` has a row for each replicate and fold, `[worlds, C]`. For each class, it has the share of the class's
+    test samples whose sets contain the class. Without such samples it has NaN. Coverage and share are averaged over the
+    rows.
     """
     mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
     least = int(mean.argmin())
@@ -531,10 +532,10 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Checks, before the models of a run predict, that nothing has changed since the run began.
+    """Checks that nothing on which predictions depend has changed since a run began.
 
-    A run directory without `identity.json` is not checked. `digests` describes everything that predictions depend on.
-    The values that the user's code uses are compared only for networks and partitions.
+    A run directory without `identity.json` is not checked. The values that the user's code uses are compared only for
+    networks and partitions.
 
     Raises:
         BadInput: Something has changed.
@@ -627,7 +628,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 
 
 def recall_device(out: Path) -> str | None:
-    """Returns the devices with which a run began, such as `cuda` or `cpu, cuda`, or None for a new run.
+    """Returns the devices with which a run began, such as `cpu, cuda`. Returns None for a new run.
 
     If the run directory does not name devices, an early version of fedray made it, and the result is `cpu`.
     """
@@ -719,7 +720,7 @@ def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Checks that this process has registered all names of the user that a run or a sweep used.
+    """Checks that all of the user's names in a run or a sweep are registered in this process.
 
     Raises:
         BadInput: A name is missing.
