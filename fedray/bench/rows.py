@@ -68,11 +68,11 @@ def take_turns(
     clock: Callable[[], float] = time.process_time,
     choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
-    """Measures several functions in turns (A B A B), and returns the cost of a round of each.
+    """Measures several functions in turns (A B A B), and returns the cost of one round for each.
 
-    `works` are pairs of a function and a number of rounds, which are timed together (a lap). Each function runs a short
-    lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose` reduces the
-    costs of all laps to one cost. On a busy machine `min` varies less than the median.
+    `works` are pairs of a function and the number of rounds in a lap. A lap is timed as a whole. Each function runs a
+    short lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose`
+    reduces the costs of all laps to one cost. On a busy machine, `min` varies less than the median.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):

@@ -1,6 +1,6 @@
 """Defines and measures the works of the benchmark.
 
-A *work* is a scenario for fedray, and the same network for a plain PyTorch loop.
+A *work* is a scenario for fedray, together with its network for a plain PyTorch loop.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -53,7 +53,7 @@ BOSTON = (506, 13, 20)  # samples, features, folds
 
 
 class BenchWork(NamedTuple):
-    """A scenario for fedray, and the same network for a plain PyTorch loop. Both are measured.
+    """A scenario for fedray, together with its network for a plain PyTorch loop.
 
     Attributes:
         scenario: The scenario to simulate.
@@ -66,7 +66,7 @@ class BenchWork(NamedTuple):
     module: Callable[[], nn.Module]
 
     def study(self, **changes: Any) -> Study:
-        """Builds data, clients and method of the scenario (a `Study`). `changes` are keys with other values."""
+        """Builds the `Study` of the scenario: data, clients and method. `changes` has new values for keys."""
         return replace(build_study(self.scenario, self.own), **changes)
 
 
@@ -108,7 +108,7 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 
 
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
-    """Makes a benchmark of 100 clients with 100 images of 28 x 28 each, in batches of 10.
+    """Makes a benchmark of 100 clients, each with 100 images of 28 x 28 pixels, in batches of 10.
 
     `more` has sections that replace those of the scenario.
     """
@@ -196,7 +196,7 @@ def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]
 
 
 class Unrecorded:
-    """Stands for the run directory, and saves nothing, so that only the rounds are measured."""
+    """Takes the place of the run directory, but saves nothing, so that only the rounds are measured."""
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
         """Ignores the jobs of a round."""
@@ -212,10 +212,9 @@ class Unrecorded:
 
 
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
-    """Returns a function that simulates further rounds of a study (data, clients and method), and the run's progress.
+    """Returns a function that simulates further rounds of a study, and the progress that it updates.
 
-    The function updates the progress. Rounds are neither evaluated nor saved. `runtime` runs the jobs. None means this
-    process.
+    Rounds are neither evaluated nor saved. `runtime` runs the jobs. None means this process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -340,7 +339,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
     """Makes the initial model and the standardized data of one world for the plain loop.
 
-    `world` is the number of the world, from 0. A world is one seed of one fold.
+    `world` is the number of the world, from 0. A world is a combination of a seed and a fold.
     """
     model = module().to(study.dtype)
     layout = study.net.layout
@@ -428,32 +427,32 @@ class Laps(NamedTuple):
 
 
 def measure_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop, with 1,000 small clients."""
+    """Measures the cost of fedray with 1,000 small clients, divided by the cost of the plain loop."""
     work = small_clients(1000, 100)
     what = "1,000 clients x 20 samples, 100 a round, MLP 64-64-10, batch 10"
     return measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))
 
 
 def measure_ten_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop, with 10,000 small clients."""
+    """Measures the cost of fedray with 10,000 small clients, divided by the cost of the plain loop."""
     work = small_clients(10_000, 1000)
     return measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))
 
 
 def measure_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop, with a small convolutional network."""
+    """Measures the cost of fedray with a small convolutional network, divided by the cost of the plain loop."""
     what = "100 clients x 100 samples, 10 a round, CNN 10-20-fc50, batch 10"
     return measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))
 
 
 def measure_wide_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop, with a wide convolutional network."""
+    """Measures the cost of fedray with a wide convolutional network, divided by the cost of the plain loop."""
     what = "same with CNN 32-64-fc128 (1.2M parameters)"
     return measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))
 
 
 def measure_fedag(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop, with the local training of FedAG."""
+    """Measures the cost of fedray with the local training of FedAG, divided by the cost of the plain loop."""
     epochs = 4 if quick else 40
     what = f"FedAG's local training, Boston, 20 folds x 10 clients x {epochs} epochs, batch 1, MLP 13-50-1"
     return measure_ratio(what, 0.003, boston(epochs), Laps(1, 1, 1 if quick else 2), boston(1))
@@ -471,7 +470,7 @@ def measure_ratio(
         target: The largest acceptable ratio. None means that there is no target.
         work: The work that fedray and the plain loops train.
         laps: The numbers of laps and rounds.
-        brief: A shorter work. After it, the weights of fedray and of the loop are compared. None means `work` itself.
+        brief: The work after which the weights of fedray and of the loop are compared. None means `work`.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -499,7 +498,7 @@ def measure_ratio(
 
 
 def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu", run: PlainRound = plain_round) -> Work:
-    """Makes a function that runs rounds of a plain loop in every world (seed of a fold) of a study."""
+    """Makes a function that runs rounds of a plain loop in every world (seed and fold) of a study."""
     worlds = [make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [draw_at_random(world, study) for world in worlds]
 
@@ -620,7 +619,7 @@ def small_resnet() -> nn.Module:
 
 
 def color_pictures() -> BenchWork:
-    """Makes a benchmark of 20 clients with 160 color images of 32 x 32 each.
+    """Makes a benchmark of 20 clients, each with 160 color images of 32 x 32 pixels.
 
     10 clients train in a round, in batches of 16.
     """
@@ -640,7 +639,7 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the ratio of the costs of fedray and of the plain loop on a GPU. Returns no result without a GPU."""
+    """Measures the cost of fedray on a GPU, divided by the cost of the plain loop. Returns no result without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 
@@ -697,18 +696,18 @@ def measure_buffered(quick: bool) -> list[BenchResult]:
 
 
 def _measure_both(one: BenchWork, many: BenchWork, repeats: int, rounds: int) -> list[Cost]:
-    """Measures the cost of a round with one world (seed of a fold), and of a round with many worlds."""
+    """Measures the cost of a round with one world (seed and fold), and of a round with many worlds."""
     return bench.take_turns([(simulate(work.study())[0], rounds) for work in (one, many)], repeats)
 
 
 def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResult:
-    """Returns the cost of a round with many worlds (seeds of folds), divided by the cost with one world."""
+    """Returns the cost of a round with many worlds (seeds and folds), divided by the cost with one world."""
     note = f"{1e3 * alone.cpu:.2f} ms CPU a round alone, {1e3 * together.cpu:.2f} ms together"
     return BenchResult(what, together.cpu / alone.cpu, "", target, False, together.wall / alone.wall, note)
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """Measures the peak memory with a million clients, and the CPU time divided by that with ten thousand clients."""
+    """Measures the peak memory with a million clients, and their CPU time divided by that of ten thousand clients."""
     bench.pin_to_one_core()
     few, many = (simulate(generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = bench.take_turns([(few, 4), (many, 4)], 3 if quick else 9)
@@ -831,7 +830,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns functions that evaluate by a plain loop and by fedray, and a dict with the latest accuracy of both.
+    """Returns a function that evaluates by a plain loop, one that evaluates by fedray, and a dict of both accuracies.
 
     Example:
         >>> work = ensemble_of(plain_mlp, (64,), tested=20)
