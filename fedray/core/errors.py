@@ -35,7 +35,7 @@ class FedrayWarning(UserWarning):
 
 
 class ScenarioWarning(FedrayWarning):
-    """Warns of a setting in a scenario that has less effect than its author may expect."""
+    """Warns that a setting of a scenario has less effect than its author may expect."""
 
 
 def warn_user(text: str, category: type[FedrayWarning] = ScenarioWarning) -> None:
@@ -60,7 +60,7 @@ class Unwritable(FedrayError):
 
 
 class Lost(FedrayError):
-    """Raised if a worker process died with state that no other process has, such as private vectors of clients.
+    """Raised if a worker process died and no other process has its state. Private vectors of clients are such state.
 
     The run then continues from its newest checkpoint.
     """
@@ -140,15 +140,15 @@ def name_score(name: str, *, unit: bool = False) -> str:
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:
     """Formats a metric's mean and standard deviation over the run's worlds, and the number of these worlds.
 
-    A world is one seed of one fold of the data.
+    A world is one combination of a seed and a fold.
 
     Args:
         value: A mapping with `mean` and `sd`, which may be None, and `n`, the number of worlds that have the metric.
         worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
             target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
-        largest: The largest of several values that are shown in the same unit. None means that the unit fits this value
-            alone.
+        largest: The value that determines the unit, if several values share it: the largest of them. None means that
+            each number gets the unit that fits it.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -185,7 +185,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
 
 
 def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
-    """Returns a unit for the values of an axis: the divisor that converts values to it, and its name.
+    """Returns the divisor and the name of the unit in which the values of an axis are shown.
 
     `quantity` is `bytes` or `seconds`, and `largest` is the largest value of the axis in bytes or seconds.
 
@@ -222,7 +222,7 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
-    """Writes a total of a run with its unit.
+    """Writes a total of a run, and the unit.
 
     `value` is the total in bytes or seconds. None means infinity. `largest` is the largest of several totals that are
     shown in the same unit.
@@ -313,13 +313,13 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns the end of a message about an unknown word: a question with the most similar known word, or `otherwise`.
+    """Returns a question that suggests the most similar known word. If no word is similar, it returns `otherwise`.
 
     Args:
         word: The user's value. If it is not text, no word is similar.
         known: The allowed words.
         otherwise: The text that is returned if no known word is similar.
-        prefix: Text before the known word in the message, such as the section of a key.
+        prefix: Text that the question has directly before the known word, for example `method.`.
 
     Example:
         >>> suggest_nearest("digit", ["digits", "mnist"], "choose one of digits, mnist")

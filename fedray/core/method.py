@@ -65,8 +65,8 @@ class Seen(NamedTuple):
 class LossContext(NamedTuple):
     """The values that a loss may use in addition to outputs and targets.
 
-    A loss asks for `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` in `LocalLoss.reads`.
-    Otherwise they are None.
+    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None, unless `LocalLoss.reads` names
+    them.
 
     Attributes:
         objective: The network's own loss. It takes outputs and targets, and returns the loss of each sample, `[B]`.
@@ -99,7 +99,7 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The values that code of a user or a method may use in local training. A lane is one client in training.
+    """The values that a user's or a method's code may use in local training. A lane is one client in training.
 
     Attributes:
         round: The round, from 0.
@@ -132,11 +132,11 @@ class LocalLoss(NamedTuple):
     Attributes:
         function: The loss. It takes outputs `[B, C]`, targets `[B]` or `[B, q]` and a `LossContext`, and returns the
             loss of each sample, `[B]`.
-        reads: Names of the values that the function uses, out of `READS`. With `heads`, the network in training returns
-            the outputs of H heads, `[B, H, C]`.
+        reads: Names of the values that the function uses, out of `READS`. `heads` means that the network returns the
+            outputs of H heads in training, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `State.extra`, with the prefix `broadcast/`. It has a row for each
-            model. A client receives the row of the model that it trains.
+        shared: Name of a tensor in the server's `State.extra`. It begins with `broadcast/`. The tensor has a row for
+            each model. A client receives the row of the model that it trains.
         example: A row of this tensor when training begins. fedray sets this field.
 
     Example:
@@ -206,7 +206,8 @@ class Transform(NamedTuple):
         numbers: Number of random numbers in `StepContext.noise`. None means one per parameter.
         at: A function that takes parameters `[p]` and random numbers. It returns the parameters `[p]` at which the
             gradient is computed. None means the current parameters.
-        gradients: Number of further gradients of the batch that a step computes. The virtual clock counts them.
+        gradients: Number of gradients of the batch that a step computes besides the usual one. The virtual clock counts
+            them.
     """
 
     init: Callable[[Tensor], Any]
@@ -219,7 +220,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the one transformation that computes the gradient at other parameters (`Transform.at`), or None.
+    """Returns the transformation that has a function `at`, or None if no transformation has one.
 
     Raises:
         BadInput: Two of the transformations have `at`.
@@ -276,7 +277,7 @@ def reads_ensemble(loss: LocalLoss | None) -> bool:
 
 
 def count_shared(loss: LocalLoss | None) -> int:
-    """Returns how many values a job receives of the tensor that the server sends for a loss (`LocalLoss.shared`)."""
+    """Returns how many values the server sends to a job for its loss (`LocalLoss.shared`)."""
     return 0 if loss is None or loss.example is None else int(loss.example.numel())
 
 
@@ -326,7 +327,7 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: The arguments of each user's function that the class calls, by the function's name.
+        takes: Names of the user's functions that the class calls, and the arguments of each of them.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -335,10 +336,7 @@ class Piece:
         """Raises `BadInput` if this addition to a client's job does not fit `phase`. The message names `method`."""
 
     def begin(self, update: Any) -> Any:
-        """Changes what clients train, before training.
-
-        `update` is a `training.update.Update`: clients that train together.
-        """
+        """Changes clients' jobs before training. `update` (`training.update.Update`) holds jobs that train together."""
         return update
 
     def end(self, update: Any) -> Any:
@@ -389,7 +387,7 @@ class Piece:
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
-        """Returns a copy after `change` was applied to the settings of each further training (`locals`)."""
+        """Returns a copy in which `change` has replaced the settings of each further training (`locals`)."""
         return self
 
     @property
@@ -414,7 +412,7 @@ class Piece:
     def calls_module(self) -> bool:
         """Returns whether this addition to a client's job calls the network's module (a `torch.nn.Module`).
 
-        If so, a worker trains one block at a time, because the module holds the parameters of one model.
+        If so, a worker trains in one thread, because the module holds the parameters of one model.
         """
         return False
 
@@ -439,7 +437,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's values a tier's network holds in round t, as ascending positions `[s]`."""
+        """Returns the ascending positions, `[s]`, of the values that a tier's network holds in round t."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -451,16 +449,14 @@ class Piece:
 
     @property
     def further_steps(self) -> int:
-        """Returns how many further steps without samples a job makes. The virtual clock counts them."""
+        """Returns how many steps a job makes in addition, without samples. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
-        """Returns for each of J jobs how many samples pass through the network outside training.
+        """Returns how many samples of each of J jobs pass through the network outside training. None means none.
 
-        The virtual clock counts them.
-
-        One sample stands for a forward and a backward pass. `size` is the number of samples of each job's client. If
-        the result is None, no samples pass.
+        The virtual clock counts a forward and a backward pass for each sample. `size` is the number of samples of each
+        job's client.
         """
         return None
 
@@ -482,7 +478,7 @@ class Piece:
             tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. If each model has P further trainings, the results of all these trainings, `[P * K, d]`.
+            K models, `[K, d]`. If a job has P further trainings, their results are returned instead, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -516,7 +512,7 @@ class KeepModel(Piece):
 class Work:
     """What clients do instead of gradient descent. A process does one job at a time, on a CPU.
 
-    `kept` is a cache of the process. It stays from round to round, and holds only what can be computed again.
+    The argument `kept` is a cache of the process for all rounds. It holds only what can be computed again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -534,9 +530,9 @@ class Work:
         return d
 
     def describe(self) -> tuple[str, str]:
-        """Returns two texts for a run's manifest. They replace an engine's name and the reason for its choice.
+        """Returns the name of the class that does the work, and what the work is.
 
-        The first text names the class that does the work. The second text says what the work is.
+        A run's manifest shows these texts where other methods have an engine and the reason for its choice.
         """
         return type(self).__name__, "its work is code"
 
@@ -571,8 +567,9 @@ class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function that takes a step and returns the client that has each model, `[R, K]` (R worlds, K models).
-        down: A function that takes a step and returns whether the client that has the model has failed, `[R, K]`.
+        at: A function that takes a step and returns for each model the client that has it, `[R, K]` (R worlds, K
+            models).
+        down: A function that takes a step and returns for each model whether this client has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -650,8 +647,8 @@ class Compress(NamedTuple):
     """The compression of uploads.
 
     Attributes:
-        bytes: A function that takes the client and the tier of each job, and returns the number of bytes that the job
-            sends, `[J]` each. It is called before training.
+        bytes: A function that takes the clients and tiers of J jobs, `[J]` each, and returns how many bytes each job
+            sends, `[J]`. It is called before training.
         apply: A function that compresses some uploads.
         own: Names of the private vectors that clients store for the compression (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
@@ -676,8 +673,8 @@ class Local:
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Initial learning rate.
-        lr_decay: Multiplier of the learning rate every `lr_decay_every` rounds.
-        lr_decay_every: Number of rounds from one such multiplication to the next.
+        lr_decay: The factor by which the learning rate is multiplied every `lr_decay_every` rounds.
+        lr_decay_every: Number of rounds. See `lr_decay`.
         momentum: Momentum of SGD, 0 to 1.
         nesterov: Whether SGD uses Nesterov's momentum.
         weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
@@ -692,9 +689,9 @@ class Local:
         loss: The loss that replaces the network's loss. None keeps the network's loss.
         gradient: A transformation of the gradient before `pull` and `offset` are added. None leaves the gradient
             unchanged.
-        step: What replaces the optimizer. It is a transformation, whose result times the learning rate is subtracted
-            from the parameters. Or it is a function that takes the parameters and `lr`, and returns a
-            `torch.optim.Optimizer`. None keeps the optimizer.
+        step: What replaces the optimizer: a transformation or a function. A transformation's result is multiplied by
+            the learning rate, and subtracted from the parameters. A function takes the parameters and `lr`, and returns
+            a `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, in this order.
 
     Example:
@@ -774,23 +771,23 @@ class Phase:
         walk: The random walk of the models. None means that there is a server.
         sizes: A function that takes a plan and returns the number of training samples of each job, `[J]`. None means
             all samples of the job's client.
-        steps: A function that takes a plan and its sizes. It returns for each job the number of steps and the number of
-            samples in them, `[J]` each, for the virtual clock. A stack (a method with several trainings) also returns a
-            multiplier of the client's time, `[J]`, which is 0 if the server makes the steps. None means that steps and
-            samples follow from `local`.
+        steps: A function that takes a plan and its sizes. It returns the number of steps of each job, `[J]`, and the
+            number of samples in these steps, `[J]`. The virtual clock uses them. For a stack (a method with several
+            trainings) it also returns multipliers of the clients' time, `[J]`. A multiplier is 0 if the server makes
+            the steps. None means that steps and samples follow from `local`.
         traffic: A function that takes a round and its plan. It returns how many bytes each job sends, and how many it
             receives, `[J]` each. None means that each model is sent from the server to the client and back.
         remember: A function that stores facts about a round's jobs in the state, for later rounds. It takes the round,
             the state after the round, the plan and the losses `[J]`, and returns the new state. The plan has only jobs
             whose uploads the server used. None leaves the state unchanged.
-        choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
-            all models at each job's client, `[J, K]`. None leaves the plan unchanged.
+        choose: A function that changes a plan after it sees the clients' losses (IFCA). It takes the plan and the mean
+            losses of all models at each job's client, `[J, K]`. None leaves the plan unchanged.
         groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
             runtime. 0 means that training is synchronous.
         work: What clients do instead of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. It returns a state with which the clients work
-            once more before the server's step, or None if no work is left. If the field is None, clients work once in a
-            round.
+            once more before the server's step, or None if no work is left. Without this function, clients work once in
+            a round.
         server_work: A function that takes a round. It returns how many training steps the server makes in each world,
             and the number of samples in these steps. None means no training steps.
     """
@@ -813,11 +810,11 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with further additions to a client's job, which follow its present additions."""
+        """Returns the phase with more additions to a client's job. They come after those that it has."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
-        """Returns the phase after `change` was applied to the settings of each of its trainings (`locals`)."""
+        """Returns a copy in which `change` has replaced the settings of each training (`locals`)."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
@@ -879,7 +876,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's values a tier's network holds in round t, as ascending positions `[s]`."""
+        """Returns the ascending positions, `[s]`, of the values that a tier's network holds in round t."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -899,7 +896,7 @@ class Phase:
 
 
 class Answer(NamedTuple):
-    """The models that predict: A models in each of R worlds. A world is one seed of one fold of the data.
+    """The models that predict: A models in each of R worlds. A world is one combination of a seed and a fold.
 
     Attributes:
         state: A state that holds these models, `[R * A, d]`, and no others.
@@ -911,9 +908,9 @@ class Answer(NamedTuple):
             does not estimate the noise.
         owner: The client that uploaded each model, `[R, A]`. It is -1 if the model is no upload. None means that no
             model is an upload.
-        tiers: Weights of the models for the run's clients of each tier, `[R, T, A]` for T tiers. A model with weight 0
-            in `weights` must have weight 0 here. A finite `predict.gamma` leaves out models whose weight here is 0.
-            None means that `weights` hold for all tiers.
+        tiers: For each of T tiers, the weights of the models for the tier's clients, `[R, T, A]`. A model with weight 0
+            in `weights` must have weight 0 here, too. If `predict.gamma` is finite, a client leaves out models whose
+            weight here is 0. None means that `weights` hold for all tiers.
         combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
             ensemble's probabilities, `[n, C]`. None means the weighted mean.
     """
@@ -928,7 +925,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs (or losses) of the models in a world (seed of a fold), except models whose weight is 0.
+        """Leaves out models whose weight is 0: returns the outputs or losses of the other models of a world.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
@@ -982,7 +979,7 @@ class JobRows(NamedTuple):
 
     Attributes:
         loss: Mean training loss of each job, `[J]`, in the order of the plan.
-        errors: Traceback of each failed job, by the job's position in the plan.
+        errors: Positions of failed jobs in the plan, and the traceback of each.
     """
 
     loss: FloatArray
@@ -1020,9 +1017,9 @@ class StudentEngine(NamedTuple):
 
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
-        begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns a second function
-            (`Train`), which makes further steps in each call, and returns the student. A step follows the mean gradient
-            of its batch. Buffers keep their initial values, and dropout is off.
+        begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns a function of type
+            `Train`. Each call of this function trains the student for some more steps, and returns it. A step follows
+            the mean gradient of its batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

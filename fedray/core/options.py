@@ -1,4 +1,4 @@
-"""Describes the options of methods, models, partitions and data: their values, default and meaning."""
+"""Describes the options of methods, models, partitions and data: allowed values, defaults and meanings."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -50,7 +50,7 @@ def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyChec
 
 
 def describe_check(check: Callable[..., Any]) -> Meaning:
-    """Returns the description of a check of values. Without a description, the kind is `value`.
+    """Returns the description of a check of values. A check without a description has the kind `value`.
 
     Example:
         >>> describe_check(either("all", whole(1, 9))), describe_check(len).kind
@@ -273,7 +273,7 @@ REQUIRED: Any = ...  # the default of an option that a scenario must set
 
 
 class Needs(NamedTuple):
-    """The condition under which a key of a scenario has an effect: a second key has one of the given values.
+    """The condition under which a key of a scenario has an effect: a second key must have one of certain values.
 
     Attributes:
         key: Dotted name of the second key. `.kind` is the key `kind` of the same section.
@@ -288,7 +288,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition for the key `key` (dotted name), with the full name of the second key."""
+        """Returns the condition of the key `key` (a dotted name). In it the second key has its full name."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
@@ -301,7 +301,7 @@ class Option(NamedTuple):
         check: The check of the value. If `sections` is true, it takes a `ReadSections` as its second argument.
         text: Meaning of the option. Only options of methods have a text.
         needs: The condition under which the option has an effect. None means always.
-        sections: Whether the value consists of sections like the section `model`.
+        sections: Whether the value consists of sections.
     """
 
     default: Any
@@ -315,8 +315,8 @@ class ReadSections(NamedTuple):
     """The functions that read sections inside an option.
 
     Attributes:
-        network: A function that takes a key, a section like `model`, and checks of further keys in it. It returns the
-            section with its defaults.
+        network: A function that takes a key, a section with keys of the section `model`, and checks of the section's
+            other keys. It returns the section with its defaults.
         classifier: A function that takes a key and a section of a scikit-learn classifier. It returns the section with
             its defaults, or None if the section names no classifier.
         classifiers: Names of the classifiers.
@@ -332,9 +332,9 @@ class Section(NamedTuple):
 
     Attributes:
         kind: The dataclass with the section's keys.
-        many: `list` if the scenario has a list of such sections, `dict` if it has several by name, None if it has one.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. If this
-            value is a number, it takes the place of the last value.
+        many: `list` for a list of such sections, `dict` for several sections with names, None for one section.
+        example: Keys and values that a message suggests if the user gave a single value instead of a section. If the
+            user's value is a number, it replaces the last value of the example.
     """
 
     kind: Any
@@ -358,8 +358,8 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
     Args:
         kind: The dataclass with the section's keys.
         default: None means that the section may be absent. A list means a list of sections. A dict means several
-            sections by name. By default there is one section. If a scenario leaves it out, its keys have their
-            defaults.
+            sections by name. Without this argument there is one section. If a scenario leaves the section out, its keys
+            have their defaults.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -379,7 +379,7 @@ class NameSpec:
     Attributes:
         text: One line for `fedray list`.
         options: The options. They are keys in the same section as the name.
-        more: Whether further keys are passed unchanged to the named function.
+        more: Whether the section may have other keys, which the function of this name gets unchanged.
 
     Example:
         >>> from fedray.core.options import real
@@ -405,8 +405,8 @@ class MethodSpec:
         options: The options of the method, which are keys of the section `method`.
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
-        robust: Whether `server.robust` may replace the method's mean.
-        optimizer: Whether `server.optimizer` may act on the method's mean delta.
+        robust: Whether `server.robust` may replace the mean of the uploads.
+        optimizer: Whether `server.optimizer` may act on the mean delta.
         pooled: Whether one client holds all samples. Such methods are not federated, and serve for comparison.
         walks: Whether models move from client to client along a graph, without a server.
         trains: Whether clients train in rounds. If not, `local`, `compress` and `server` have no effect.
@@ -418,15 +418,15 @@ class MethodSpec:
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
-        in_rounds: Why the method cannot be trained asynchronously. The text ends a sentence that starts with the
-            method's name. It may be empty.
+        in_rounds: Why the method cannot be trained asynchronously: the end of a sentence that starts with the method's
+            name. Empty means that no reason is given.
         private: A description of the state that clients keep between rounds and never send. Empty means that there is
             none.
         parts: Whether the method is a stack, which has several trainings one after the other.
         asks: Whether clients compute predictions of the received models before they train.
-        fits: What a round adds to the ensemble if clients fit learners, such as trees: one learner (`one`), all
-            learners as one voter (`committee`), or each learner as a voter (`each`). Empty means that clients train a
-            network.
+        fits: What a round adds to the ensemble if clients fit learners such as trees. `one` adds one learner, `each`
+            adds each client's learner, and `committee` adds one voter that consists of all learners. Empty means that
+            clients train a network.
         network: A function that takes the scenario's network, the options, the shape of an input and the network's
             name. It returns the module that is trained. None means the scenario's network.
         slices: A function that takes the network, the widths of the tiers, one input, the options and the method's
@@ -435,16 +435,16 @@ class MethodSpec:
         stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
-        mean_field: What a model holds besides a Gaussian over the network's weights: the Gaussian's prior (`prior`), or
-            a client's factor of the posterior (`site`). The Gaussian's initial rho is then an option. Empty means that
-            a model is a network.
+        mean_field: Empty means that a model is a network. Otherwise it is a Gaussian over the network's weights, whose
+            initial rho is an option. `prior` means that the model also holds the Gaussian's prior, `site` that it also
+            holds a client's factor of the posterior.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
             option.
         server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
             `server.seconds_per_sample` have no effect.
-        step: Name of an option that is a step size, like `local.lr`, and can make training diverge. Empty means that
-            there is none.
+        step: Name of the method's own step size, an option with which training can diverge. Empty means that there is
+            none.
     """
 
     text: str
@@ -491,17 +491,17 @@ class ReadOptions(NamedTuple):
     Attributes:
         target: Name of the column to predict. None means that the form of the data fixes the target.
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
-            values and categories. None means that the form of the data fixes the inputs. In a table, all other columns
-            are then inputs.
+            values and categories. None means that the form of the data fixes the inputs. In a table, these are all
+            columns that are neither target, group nor in `exclude`.
         exclude: Names of columns of a table that are no inputs. They may be given if `input` is None.
         group: Name of the column with the client of each sample.
-        test: The test samples, in the same form as the data, or the name of the part of the data that holds them. None
-            means that the form of the data fixes the test samples, or that they are drawn from all samples.
+        test: The test samples in the same form as the data, or the name of their part of the data. None means the test
+            part of the data. If the data have none, test samples are drawn from all samples.
         test_fraction: Fraction of the samples that are drawn as test samples, if the data have no test samples. It is 0
             if whole clients are test clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
-        missing: What happens to missing values. `refuse` raises an error. `mean` fills in the mean of the training
-            samples, or makes missing text a category. `drop` leaves out samples with missing values.
+        missing: What happens to missing values. `refuse` raises an error. `mean` replaces a missing number by the mean
+            of the training samples, and makes missing text a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
         length: Number of tokens in a sample. Shorter samples are filled up with zeros. None means the length of the
             longest sample, at most 256.

@@ -3,7 +3,7 @@
 The same address gives the same random numbers on any machine. So results depend neither on the order of execution, nor
 on the process that trains a client. `stream(seed, "batches", round, client, model)` returns a NumPy generator (Philox)
 for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform` compute
-random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys exist because creating a generator takes longer
+random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys are cheap: creating a generator takes longer
 than training a small client.
 """
 
@@ -44,8 +44,8 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
     Args:
         seed: One seed, or an array of seeds.
         purpose: What the random numbers are used for. Random numbers for different purposes are independent.
-        address: Further integers of the addresses, or arrays of them. NumPy broadcasts them against each other and
-            `seed`.
+        address: The other parts, such as round and client: integers or arrays. NumPy broadcasts them and `seed` against
+            each other.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -63,7 +63,7 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
 
 def fresh(key: ArrayLike, part: ArrayLike) -> Keys:
-    """Returns the keys of addresses that have one more part: `fresh(keys(..., a), b)` equals `keys(..., a, b)`."""
+    """Appends a part to the addresses of keys: `fresh(keys(..., a), b)` equals `keys(..., a, b)`."""
     with np.errstate(over="ignore"):
         word = np.asarray(part, dtype=np.int64).astype(np.uint64)
         return _mix((np.asarray(key, dtype=np.uint64) ^ word) * _GOLDEN + word + _GOLDEN)
@@ -108,7 +108,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
     """Returns a context that seeds torch's global generator with `key`, and at its end restores the old state.
 
-    Code that draws from the global generator, such as constructors of modules and dropout, runs in this context. If
+    Dropout, constructors of modules, and other code that draws from the global generator run in this context. If
     `device` is a CUDA device, its generator is seeded, too.
     """
     import torch
@@ -149,8 +149,8 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
     At its end the context restores the states of all generators. A user's code runs in this context, because the code
-    may draw from any of the generators. torch and NumPy get different halves of the key, because both use the same kind
-    of generator (MT19937) with seeds of 32 bits.
+    may draw from any of the generators. torch and NumPy use the same kind of generator (MT19937), so each is seeded
+    with a different 32-bit half of the key.
 
     Example:
         >>> with generators_scope() as start:

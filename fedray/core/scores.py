@@ -143,8 +143,8 @@ def find_score(name: str) -> Score | None:
 
     Args:
         name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples. Accuracy and RMSE may have a
-            suffix: `_min`, `_mean` or `_max` over the members of the ensemble, or `_last3`, the mean of the last three
-            evaluated rounds.
+            suffix. `_min`, `_mean` and `_max` mean the smallest, mean and largest value of the ensemble's members.
+            `_last3` means the mean of the last three evaluated rounds.
     """
     inner = name.removeprefix("hold_out_")
     base, _, over = inner.rpartition("_")

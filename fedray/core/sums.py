@@ -138,7 +138,7 @@ def sum_rows(
         scale: Multiplier of each row, `[J]`. None means 1.
         big: Whether each row uses the coarse limb, `[J]`. None means that no row uses it.
         limbs: Number of fine limbs, 1 to 8.
-        square: Whether the values are squared first.
+        square: Whether the values are squared before they are scaled.
 
     Example:
         >>> if is_available():
@@ -179,7 +179,7 @@ class ExactSum:
     """Exact sums of G groups of rows. Each sum is split into limbs: parts of different magnitude.
 
     Attributes:
-        limbs: The sums of each limb, `[G, d]` float64, by the limb's index.
+        limbs: For each index of a limb, the sums of this limb, `[G, d]` float64.
     """
 
     limbs: dict[int, Tensor]
@@ -263,7 +263,7 @@ def exact_sum(
 
     Raises:
         Overflow: A row holds NaN, infinity or values that are too large.
-        BadInput: A weight is not a whole number, so the sum would depend on the order.
+        BadInput: A weight is not a whole number. The sum would depend on the order of its terms.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
@@ -314,14 +314,14 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
 def _split_limbs(
     x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Splits `scale * x` (or its square) into limbs. Yields the index and the values (float64) of each limb.
+    """Splits `scale * x` or `scale * x ** 2` into limbs. Yields the index and the values (float64) of each limb.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
         into: The tensor into which the last limb is written. None means a new tensor.
         limbs: Number of fine limbs.
         scale: Multiplier of each row, `[J, 1]`. None means 1.
-        square: Whether the values are squared first.
+        square: Whether x is squared.
         big: Whether each row uses the coarse limb, `[J]`. None means that no row uses it.
     """
     rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
@@ -342,7 +342,7 @@ def _split_limbs(
 
 
 def _check_largest(most: FloatArray, weight: FloatArray, square: bool) -> FloatArray:
-    """Returns the largest magnitude in each row after weighting, `[J]`. Raises `Overflow` if it is too large."""
+    """Returns the largest magnitude in each row after weighting, `[J]`. Raises `Overflow` if one is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         adds = (most * most if square else most) * np.abs(weight)
     if not (adds < LIMIT).all():
@@ -358,13 +358,13 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds values in place to multiples of a limb's unit, by adding and subtracting 1.5 * 2**52 units."""
+    """Rounds values in place to multiples of a limb's unit: adds 1.5 * 2**52 units and subtracts them again."""
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 
 
 def merge_stats(stats: list[Stats]) -> Stats:
-    """Adds the statistics that several processes computed. Every order gives the same bits."""
+    """Adds the statistics that several processes computed. Their order does not change the bits."""
     total: Stats = {}
     for part in stats:
         for name, value in part.items():
@@ -416,7 +416,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns a matrix `[G, d]` without its rows of zeros. If the other rows are adjacent, they are not copied.
+    """Returns a matrix `[G, d]` without its rows of zeros. If these rows are adjacent, they are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -429,7 +429,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Makes statistics small for messages: NumPy arrays, in which exact sums have no rows of zeros."""
+    """Makes statistics small for messages: converts them to NumPy, and drops the rows of zeros of exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}

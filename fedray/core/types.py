@@ -1,14 +1,14 @@
 """The data types of fedray: networks, clients, plans, uploads and states.
 
-These letters are the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of a state, W
-lanes of a block, S steps, B samples per batch, d values per model (its parameters and float buffers), C classes. These
-words also mean the same everywhere:
+Letters mean the same everywhere: K models, N clients, J jobs of a round, R worlds, M = R * K rows of a state, W lanes
+of a block, S steps, B samples per batch, d values per model (its parameters and float buffers), C classes. These words
+also mean the same everywhere:
 
-- A *world* is one seed (replicate) of one fold of the data.
+- A *world* is one combination of a seed and a fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum.
-  Each row has its own permutation of the models. A row of a data set is a sample.
-- An *age* is K consecutive rounds, in which every row of a permutation schedule trains every model once.
+- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum,
+  and has its own permutation of the models. A row of a data set is a sample.
+- An *age* is K consecutive rounds. A row's permutation says which model it trains in each of them.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run. A *new client* has never taken part in the run.
 - An *address* is the tuple (seed, purpose, round, client, model), from which random numbers are computed.
@@ -141,9 +141,9 @@ class Tier:
         name: Name of the tier in the scenario.
         number: Number of clients in the tier.
         models_per_round: Number of models that a participating client trains in a round. None means all K.
-        num_cpus: CPUs that Ray reserves for an actor of this tier. None means a share of the machine.
+        num_cpus: CPUs that Ray reserves for an actor of this tier. None means at most one.
         num_gpus: GPUs that Ray reserves for an actor of this tier.
-        resources: Further resources that Ray reserves for an actor of this tier, by name.
+        resources: Names and amounts of other resources that Ray reserves for an actor of this tier.
         seconds_per_step: Virtual seconds of an optimizer step.
         seconds_per_sample: Virtual seconds that each sample of the batch adds to an optimizer step.
         spread: Standard deviation of the logarithm of a device's speed. With 0, all devices of the tier are equal.
@@ -177,7 +177,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class Clients:
-    """All clients of a run as a list of tiers, so that a million clients need no memory.
+    """All clients of a run. Only their tiers are stored, so a million clients need no memory.
 
     The ids of a tier's clients are consecutive.
 
@@ -227,8 +227,8 @@ class Flight(NamedTuple):
         weight: Multiplier of the job's delta. It depends on the staleness of the upload.
         turn: Number of the client's earlier trainings. It takes the place of the round in the keys of the job's random
             numbers.
-        version: Number of server steps of the model when the job started. It takes the place of the round in the
-            schedule of the learning rate.
+        version: Number of server steps that the model had made when the job started. It takes the place of the round in
+            the schedule of the learning rate.
         sender: `client + N * u`. N is the number of clients, and u is the number of the client's earlier uploads in
             this server step.
     """
@@ -275,7 +275,8 @@ class Uploads(NamedTuple):
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Id of each job's client, `[J]`. It is a NumPy array, like `model`, `world`, `tier`, `size` and `steps`.
+        client: Id of each job's client, `[J]`. It is a NumPy array. So are `model`, `world`, `tier`, `size` and
+            `steps`.
         model: Index of each job's model, `[J]`.
         world: Index of each job's world, `[J]`.
         tier: Tier of each job's client, `[J]`.
@@ -308,7 +309,7 @@ class Uploads(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that the server stores. There are M models: K models in each world (seed of a fold).
+    """Everything that the server stores. There are M models: K models in each world (seed and fold).
 
     Attributes:
         models: All models, `[M, d]` float32. Model k of world w is row `w * K + k`.
@@ -331,7 +332,7 @@ Stats = dict[str, Any]  # name -> ExactSum, Counts, Largest or Kept of `sums.py`
 def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int:
     """Returns how many of a run's clients never train.
 
-    `wanted` is this number, a fraction of the clients, or a list of their names. For a fraction, the result is at least
+    `wanted` is a number or a fraction of clients, or a list of clients' names. For a fraction, the result is at least
     1.
 
     Example:
@@ -348,7 +349,7 @@ def round_to_sum(share: FloatArray, total: int) -> IntArray:
 
     The shares must add up to `total`, except for rounding errors.
 
-    Shares with the largest fractional parts are rounded up. Of equal fractional parts, the first are taken.
+    Shares with the largest fractional parts are rounded up. If such parts are equal, earlier shares come first.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

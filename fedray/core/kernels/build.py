@@ -39,7 +39,7 @@ class InstructionSet(NamedTuple):
     """A set of vector instructions of processors. Each kernel (C function) is built once per set.
 
     Attributes:
-        name: Name of the set. The names of the functions that are built for the set end with it.
+        name: Name of the set. Each function that is built for the set has a name with this ending.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.
@@ -106,9 +106,9 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns this machine's name for the compiler zig.
+    """Returns the name that the compiler zig gives to this kind of machine, with an old version of the C library.
 
-    The name asks for an old C library, so that the build runs on all current systems.
+    The old version lets the build run on all current systems.
     """
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
