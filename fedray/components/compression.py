@@ -35,7 +35,7 @@ def dense(layout: Layout) -> Compress:
 def sparse_bytes(k: IntArray, d: int) -> IntArray:
     """Returns the number of bytes that are sent for k of d values.
 
-    The smallest form is taken: with indices, with a bitmap, or dense.
+    The smallest of three forms is sent: values with indices, values with a bitmap, or all d values.
     """
     return np.minimum(4 * k + np.minimum(4 * k, -(-d // 8)), 4 * d)
 
@@ -62,9 +62,7 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that computes how many entries of its delta a job keeps.
-
-    The number is in proportion to the bandwidth of the job's client.
+    """Returns a function that computes how many entries of a delta are kept, in proportion to the client's bandwidth.
 
     All uploads then take about equally long. The SHEFL paper mentions this as future work.
 
@@ -182,7 +180,7 @@ def error_feedback(compress: Compress) -> Compress:
 def find_largest(row: Tensor, k: int) -> Tensor:
     """Returns a mask `[d]` that is true for the k entries of largest magnitude.
 
-    Among equal entries, the first are taken.
+    If magnitudes are equal, earlier entries are chosen.
     """
     d = len(row)
     if k >= d:

@@ -1,6 +1,6 @@
 """Trains models at the server by distillation. A model (the student) learns from the predictions of others (teachers).
 
-A *world* is one seed of one fold of the data.
+A *world* is one combination of a seed and a fold of the data.
 """
 
 import math
@@ -110,7 +110,7 @@ class Distil:
 def train_student(
     net: Net, how: Distil, x: Tensor, teachers: Tensor, key: rng.Keys, *, engine: StudentEngine = TORCH
 ) -> Tensor:
-    """Trains a model (the student) on the mean prediction of others (teachers), and returns it, `[d]`.
+    """Trains a model (the student) on the mean prediction of others (teachers). Returns the student, `[d]`.
 
     The student starts as the first of the S teachers, `[S, d]`. It learns on the inputs `x`, `[n, ...]`. Their order is
     drawn from `key`.
@@ -131,9 +131,9 @@ def train_student(
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
     """Returns the mean prediction of teachers for n inputs, `[n, C]`.
 
-    It consists of sharpened probabilities, or of outputs in a regression.
+    It consists of sharpened probabilities. In a regression, it consists of outputs.
 
-    The teachers are S models of `net`, `[S, d]`. Only the temperature of `how` is used.
+    The teachers are S models of `net`, `[S, d]`. Of the settings `how`, only the temperature is used.
 
     Example:
         >>> from torch import nn
@@ -246,7 +246,8 @@ def fuse_models(
 ) -> list[Tensor]:
     """Trains students one after another, and returns the trained model `[d]` of each.
 
-    Every student learns from the uploads of all students, on inputs in the same order. The order is drawn from `key`.
+    Every student learns from the uploads of all students. The inputs have the same order, drawn from `key`, for all
+    students.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -290,9 +291,9 @@ def _deal_batches(how: Fusion, inputs: int, key: rng.Keys) -> Iterator[Tensor]:
 
 
 def score_model(net: Net, row: Tensor, x: Tensor, y: Tensor, *, ask: Ask = ask_model) -> float:
-    """Returns the score of a model `[d]` on labeled samples: the accuracy, or minus the mean loss in a regression.
+    """Returns the accuracy of a model `[d]` on labeled samples. In a regression, it returns minus the mean loss.
 
-    If there are no samples, the score is 0.
+    If there are no samples, it returns 0.
     """
     if not len(y):
         return 0.0
@@ -308,8 +309,8 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
     """Returns a server that first makes the step of the server `base`, and then trains each model by distillation.
 
-    The teachers of a model are its uploads of the round, in the order of client ids. `fuse` makes the next model from
-    the model of `base` and the teachers.
+    The teachers of a model are the round's uploads of this model, in the order of client ids. `fuse` makes the next
+    model from the teachers and the model that `base` returns.
     """
     kept = keeping_server(base)
 
@@ -325,7 +326,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """Returns the server `base` with statistics that also hold every single upload."""
+    """Returns the server `base`, except that its statistics also hold every upload."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}
@@ -339,9 +340,9 @@ FuseAll = Callable[[int, int, int, list[Student]], list[Tensor]]  # (world, mode
 def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     """Returns a function for `Method.join` that trains each of several networks from the uploads of all networks.
 
-    Each network has a federated training of its own, with a server of `keeping_server`. `rows` is the order of the
-    models in the states of all these trainings. `fuse` trains students and returns the next models. The students start
-    as the models after the servers' steps.
+    Each network has its own federated training, whose server was made by `keeping_server`. `rows` is the order of the
+    models in the states of all these trainings. `fuse` trains students, which start as the models after the servers'
+    steps, and returns the next models.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM).
 
-A world is one seed of one fold of the data. The state holds M = R K models: K models in each of R worlds.
+A world is one combination of a seed and a fold. The state holds M = R K models: K models in each of R worlds.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,11 +46,11 @@ class ModelSampler:
 def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "uniform") -> Server:
     """Returns a server that keeps the mean and the population variance of a model's uploads, and a sample of models.
 
-    This is FedAG Alg. 1, eqs. 3-4. The means are the models that the server `mean` computes, bit for bit.
+    This is FedAG Alg. 1, eqs. 3-4. The means are exactly the models that the server `mean` computes.
 
     The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` and
     `sample_client` `[M, slots]`. The weight of an empty place in the sample is 0. `sample_client` is the client that
-    sent the upload (`Flight.sender` in asynchronous training), or -1.
+    sent the upload (`Flight.sender` in asynchronous training). It is -1 if there is no upload.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -85,10 +85,7 @@ def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "
 
 
 def _uploads(state: State, stats: Stats, rows: Rows) -> dict[str, Tensor]:
-    """Returns the sample of each model, which consists of the model's uploads.
-
-    A model without uploads keeps its old sample.
-    """
+    """Returns the uploads of each model as its sample. A model without uploads keeps its old sample."""
     sample, weight, client = (state.extra[name].clone() for name in ("sample", "sample_weight", "sample_client"))
     for row, each in group_uploads(rows, stats["uploads"]).items():
         sample[row], weight[row], client[row] = 0.0, 0.0, -1
@@ -138,7 +135,7 @@ class TeacherSampler:
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
         """Draws S models, `[S, d]`. `key` has one random key for each model.
 
-        `mean` and `variance` are those of the n `uploads`, `[n, d]`.
+        `mean` and `variance` are the mean and variance of the n `uploads`, `[n, d]`.
         """
         out = mean.repeat(self.number, 1)
         part = slice(0, self.trainable)
@@ -214,7 +211,7 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of the divergence `KL(q || w)` in the parameters of q and in those of w, `[2 p]` each.
+    """Returns two gradients of `KL(q || w)`, `[2 p]` each: in the parameters of q, and in the parameters of w.
 
     q (`own`) and w (`prior`) are Gaussians over p independent weights. Each is given as p means, followed by p values
     of rho. `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)`
@@ -244,11 +241,11 @@ def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
 
 
 def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> Transform:
-    """Returns the optimizer by which a client trains two Gaussians: its posterior q and its copy w of the prior.
+    """Returns the optimizer by which a client trains its two Gaussians: the posterior q, and w, a copy of the prior.
 
     Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
-    weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of the same
-    divergence in w. q and w have separate optimizers.
+    weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of this
+    divergence in the parameters of w. q and w have separate optimizers.
 
     Args:
         local: The settings of local training. The optimizer is SGD with momentum or Adam.
@@ -280,9 +277,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Draws weights from the Gaussian of each model `[..., d]`.
-
-    Returns the models with these weights in place of the mean.
+    """Draws weights from the Gaussian in each model `[..., d]`, and returns the models with weights instead of means.
 
     A model begins with p means and p values of rho, where `softplus(rho)` is the standard deviation. `noise` is
     standard normal, `[..., p]`.
@@ -293,7 +288,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Returns a server that makes the step of `server`, and then replaces each model's own Gaussian by its prior.
+    """Returns a server that makes the step of `server`, and then writes each model's prior over the model's Gaussian.
 
     So clients that the run has never seen predict with the prior. The network has p weights.
     """
@@ -307,10 +302,10 @@ def answer_with_prior(server: Server, p: int) -> Server:
 
 
 def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tuple[Tensor, Moments]:
-    """Returns the step of an optimizer, before it is multiplied by the learning rate, and the optimizer's new memory.
+    """Returns the step of an optimizer, and the optimizer's new memory.
 
-    The optimizer is SGD with momentum or Adam. `slope` is the gradient. `moments` is the memory, which is 0 before the
-    first step. `count` is the number of the step, from 1.
+    The step is not yet multiplied by the learning rate. The optimizer is SGD with momentum or Adam. `slope` is the
+    gradient. `moments` is the memory, which is 0 before the first step. `count` is the number of the step, from 1.
     """
     first, second = moments
     if local.optimizer == "sgd":
@@ -372,7 +367,7 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters of the posterior in each model `[..., d]`, `[..., 2 p]` float64.
+    """Returns the natural parameters, `[..., 2 p]` float64, of the posterior that each model `[..., d]` holds.
 
     If a model was never trained, its posterior is the prior: the mean is 0, and the precision is `prior`.
     """
@@ -385,7 +380,7 @@ def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters of the cavity (the posterior without the client's factor), `[..., 2 p]` float64.
 
     `rows` are models `[..., d]`, which contain the client's factor. A precision below `LEAST` is replaced by `LEAST`.
-    The precision times the mean is not changed.
+    The other natural parameter (precision times mean) is not changed.
 
     Example:
         The posterior is N(1, 1/4), and the client's own factor in it has precision 3 and linear term 4. Without this
@@ -425,12 +420,11 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function that changes a trained model, so that the client sends and keeps damped values (PVI).
+    """Returns a function that damps the change of a model in local training (PVI).
 
-    Let D be the change of the posterior's natural parameters in local training. The client sends `sent D`, by which the
-    first 2 p values of the model change. The client's factor, which is in the model, changes by `kept D`. In PVI,
-    `sent` and `kept` are both equal to the damping. `prior` is the precision of the prior, and p is the number of
-    weights.
+    Let D be the change of the posterior's natural parameters. The client sends `sent D`, so the first 2 p values of the
+    model change by `sent D`. The client's factor, which is in the model, changes by `kept D`. In PVI, `sent` and `kept`
+    are both equal to the damping. `prior` is the precision of the prior, and p is the number of weights.
     """
 
     def finish(start: Tensor, final: Tensor) -> Tensor:
@@ -467,9 +461,7 @@ def make_prior(number: int, prior: float, p: int) -> Tensor:
 
 
 def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
-    """Returns the next state.
-
-    Each trained model holds its new posterior, and is no longer marked as the prior.
+    """Returns the next state. In it each trained model holds its new posterior.
 
     Args:
         state: The state before the server's step.
@@ -584,9 +576,9 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, the weight of prior times all clients' factors in the next posterior of `step_by_admm`.
+    """Returns alpha, a weight in the next posterior of `step_by_admm`: the weight of the prior times all factors.
 
-    If `step` is a number, it is returned. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is
+    If `step` is a number, it is alpha. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is
     `clients`.
 
     Example:

@@ -1,6 +1,6 @@
 """Defines servers of methods with a single round (FedFisher, FedBEns), and draws samples from clients' posteriors.
 
-A *world* is one seed of one fold of the data.
+A *world* is one combination of a seed and a fold.
 """
 
 import math
@@ -39,7 +39,7 @@ class Descent(NamedTuple):
 
     Attributes:
         steps: Number of steps.
-        each: Number of steps from one score to the next.
+        each: Number of steps after which the model is scored again.
         start: A function that makes a new optimizer, without memory of earlier steps.
         score: A function that scores a model on the server's samples. The model with the best score is kept. None means
             that the last model is kept.
@@ -91,7 +91,7 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
 def summing_adam(lr: float) -> Callable[[], Step]:
     """Returns a function that makes the optimizer of FedFisher's code: Adam with sums instead of means.
 
-    The memory of the optimizer changes by `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
+    The memory of the optimizer is m and v: `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
     0.01)`.
     """
 
@@ -114,10 +114,10 @@ def fisher_mean(
     """Returns a server that averages each parameter of a model over the uploads, weighted by curvature (FedFisher).
 
     The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. Client k uploads the model w_k and the
-    curvature F_k (diagonal of its Fisher matrix). The weights p_k are equal, or the clients' shares n_k / n of the
-    samples (`examples`). If `how` is given, the server descends from the plain mean towards this result. Parameters
-    with a mean curvature of at most `LEAST`, and float buffers, become the plain mean. A larger damping brings the
-    result nearer to the plain mean.
+    curvature F_k (diagonal of its Fisher matrix). With the weighting `uniform`, the weights p_k are equal. With
+    `examples`, they are the clients' shares of the samples, n_k / n. If `how` is given, the server descends from the
+    plain mean towards this result. Parameters with a mean curvature of at most `LEAST`, and float buffers, become the
+    plain mean. A larger damping brings the result nearer to the plain mean.
 
     Example:
         For the first parameter, the first client's curvature is three times the second client's. For the second
@@ -218,9 +218,9 @@ class Mixtures:
 
     @cached_property
     def heights(self) -> Tensor:
-        """Returns for each mode the logarithm of its weight times its density at 0, `[N, M]`.
+        """Returns `log(weight * density at 0)` of each mode, `[N, M]`. A mode that does not exist has -inf.
 
-        The density lacks its factor with 2 pi, which is the same for all modes. A mode that does not exist has -inf.
+        The factor of a density that depends only on 2 pi and p is left out.
         """
         height = 0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1)
         height -= self.there.sum(1, keepdim=True).double().log()
@@ -236,7 +236,7 @@ class Mixtures:
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each mode's share of its client's density at w, `[N, M]`, and log p(w), up to a constant.
+    """Returns each mode's share of its client's density at w, `[N, M]`. The second result is log p(w) up to a constant.
 
     w is a vector of a network's weights, float64. p(w) is the product of the clients' posteriors, with the prior
     counted once.
@@ -254,8 +254,8 @@ def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
 def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the precision of a product of N Gaussians, and the precision times the mean, `[p]` each.
 
-    The natural parameters of a client's Gaussian are the mean over its modes, weighted by `share`, `[N, M]`. The prior
-    counts once.
+    To get a client's Gaussian, the natural parameters of its modes are averaged with the weights `share`, `[N, M]`. The
+    prior counts once.
     """
     sure, pull = (share.flatten() @ part.flatten(0, 1) for part in (known.sure, known.pulls))
     return sure - known.surplus, pull
@@ -266,12 +266,12 @@ def climb(known: Mixtures, w: Tensor) -> Tensor:
 
     The global posterior p is the product of the clients' posteriors, with the prior counted once. Each step is a step
     of EM, which never makes log p smaller. Let r_km be the share of mode m in the density of client k at the present w.
-    The next w minimizes `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function
-    equals -log p at the present w, and is nowhere below -log p. All precisions P_km must be above c_0, the precision of
-    the prior.
+    The next w minimizes `sum r_km P_km (w - w_km)^2 / 2 - (N - 1) c_0 / 2 |w|^2`. Up to a constant, this function is
+    nowhere below -log p, and equals it at the present w. All precisions P_km must be above c_0, the precision of the
+    prior.
 
     Example:
-        Each of two clients has one Gaussian. The mode of the product is their mean, weighted by precision.
+        Each of two clients has one Gaussian. The product's mode is the mean of 0 and 4, weighted by precision.
 
         >>> means, sure = torch.tensor([[[0.0]], [[4.0]]]), torch.tensor([[[1.0]], [[3.0]]])
         >>> known = torch.ones(2, 1, dtype=torch.bool)
@@ -350,7 +350,7 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
 
 
 def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
-    """Returns the uploads of each world (seed of a fold), sorted by model and then by client.
+    """Returns the uploads of each world, sorted by model and then by client.
 
     `times` holds a multiplier of the curvatures for each world.
     """
@@ -365,10 +365,7 @@ def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -
 
 
 def _find_mode(known: Mixtures, start: Tensor, mean: Tensor, how: Descent | None, world: int) -> Tensor:
-    """Returns the model `[d]` to which `climb` or the descent `how` moves `start`.
-
-    It gets the float buffers of `mean`.
-    """
+    """Returns the model `[d]` to which `climb` or the descent `how` moves `start`, with the float buffers of `mean`."""
     p = known.mean.shape[2]
 
     def complete(now: Tensor) -> Tensor:
@@ -402,7 +399,7 @@ class Cycles(NamedTuple):
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: Number of samples that are kept, M. The last ones are kept.
+        samples: The number M. The last M samples are kept.
         exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:
@@ -474,12 +471,12 @@ def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
 
     It takes the start `[p]` and l samples `[l, p]`.
 
-    S is the covariance C of the samples (with the divisor l - 1), shrunk towards the identity I: `S = r I + (1 - r) C`,
-    where `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho is 0, S is the identity.
+    S lies between the identity I and the covariance C of the samples (with the divisor l - 1): `S = r I + (1 - r) C`
+    with `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho is 0, S is the identity.
 
-    The samples are added one by one, which takes `l^2 p` operations. A sample x after t others adds a term of rank one
-    to S / r. Its inverse A changes by the formula of Sherman and Morrison: `A <- A - g v v' / (1 + g v'u)`. Here u is x
-    minus the mean of the t others, `v = A u`, and `g = rho t / (t + 1)`.
+    The samples are added one by one, which takes `l^2 p` operations. After t samples, the next sample x adds a term of
+    rank one to S / r. The inverse A of S / r changes by the formula of Sherman and Morrison: `A <- A - g v v' / (1 + g
+    v'u)`. Here u is x minus the mean of the t samples, `v = A u`, and `g = rho t / (t + 1)`.
 
     Example:
         The samples differ only along the first axis, so the step is shorter along this axis.

@@ -3,7 +3,7 @@
 `make_walks` computes which client has each model in each step, and `walk_schedule` makes the plans. A *hop* is the move
 of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed, the
 difference between a model and its random start is sent. Every client can compute the start from the seed. A *world* is
-one seed of one fold of the data.
+one combination of a seed and a fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))
@@ -101,8 +101,8 @@ class Outages(NamedTuple):
     Attributes:
         node: Probability that a node fails in a step, in [0, 1).
         edge: Probability that an edge fails in a step, in [0, 1).
-        table: Planned failures, `[n, 4]`: first step, last step (inclusive), node, neighbor. The edge from the node to
-            the neighbor fails. If the neighbor is -1, the node itself fails.
+        table: Planned failures, `[n, 4]`. The columns are the first step, the last step, a node and its neighbor. The
+            edge between node and neighbor fails. If the neighbor is -1, the node itself fails.
     """
 
     node: float = 0.0
@@ -112,7 +112,7 @@ class Outages(NamedTuple):
     def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
         """Returns for each node in `node` whether it has failed in step t.
 
-        `seed` is the seed of each world (replicate of a fold), in a shape that broadcasts to the shape of `node`.
+        `seed` holds the seeds of the nodes' worlds. It is broadcast to the shape of `node`.
         """
         out = np.zeros(node.shape, dtype=np.bool_)
         if self.node:
@@ -123,7 +123,7 @@ class Outages(NamedTuple):
     def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
         """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
-        `seed` is the seed of each world (replicate of a fold), in a shape that broadcasts to the shape of `a` and `b`.
+        `seed` holds the seeds of the edges' worlds. It is broadcast to the shape of `a` and `b`.
         """
         low, high = np.minimum(a, b), np.maximum(a, b)
         out = np.zeros(a.shape, dtype=np.bool_)
@@ -145,7 +145,7 @@ TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribut
 
 
 def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], transition: str, outages: Outages) -> Walk:
-    """Returns K independent random walks in each world (seed of a fold of the data).
+    """Returns K independent random walks in each world (combination of a seed and a fold).
 
     The first positions are drawn uniformly, so several walks may start at the same client.
 
