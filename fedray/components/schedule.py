@@ -1,8 +1,8 @@
 """Defines schedules, which decide which client trains which model in a round.
 
 A schedule is a function that takes the round and the state and returns a `Plan`, the jobs of the round. A *world* is
-one seed of one fold of the data. A *slot* is a position among the participants of a round. An *age* is K consecutive
-rounds, where K is the number of models.
+one combination of a seed and a fold. A *slot* is a position among the participants of a round. An *age* is K
+consecutive rounds, where K is the number of models.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
 
     Args:
         method: Any method with a server.
-        first: For each additional tensor, by name, a function that makes the tensor before the first round.
+        first: Names of the additional tensors, and for each a function that makes the tensor before the first round.
         write: The function that updates the additional tensors after each round. It is called after the method's own
             function `remember`.
 
@@ -101,9 +101,9 @@ def write_losses(_t: int, state: State, plan: Plan, loss: FloatArray) -> State:
 def find_odds(loss: FloatArray) -> FloatArray:
     """Returns the odds (relative probabilities) with which clients draw their models.
 
-    The odds equal the losses. A loss can be negative, because a density may be above 1. If a client has a negative
-    loss, its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. Such odds do not depend on the unit of
-    the target.
+    The odds equal the losses. A loss of a regression can be negative (`gaussian_nll`). If a client has a negative loss,
+    its odds are `exp(loss)`, divided by the client's largest `exp(loss)`. Such odds do not depend on the unit of the
+    target.
 
     Args:
         loss: Last loss of each of P clients on each of K models, `[P, K]`. NaN means that the client has not trained
@@ -133,7 +133,7 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
     """Reads the memory of a client selection. Returns each client's last loss, the round of this loss, and Oort's pace.
 
-    Losses and rounds are `[N]`, where `number` is N, the number of clients. The pace is a percentile of the clients'
+    Losses and rounds are `[N]`. `number` is N, the number of clients. The pace is a percentile of the clients'
     durations. If the state is None or has no such memory, the result is as if no client had trained yet.
 
     Example:
@@ -200,7 +200,7 @@ def write_memory(
 
 
 class Participants(NamedTuple):
-    """The participants of a round in one world (seed of a fold).
+    """The participants of a round in one world.
 
     Attributes:
         client: Ids of the participants, `[P]`.
@@ -213,7 +213,7 @@ class Participants(NamedTuple):
 
 
 class WorldRound(NamedTuple):
-    """One round of one world. A world is one seed of one fold.
+    """One round of one world. A world is one combination of a seed and a fold.
 
     Attributes:
         seed: Seed of the world.
@@ -230,7 +230,7 @@ Participation = Callable[[int, int], Participants]  # (seed of the world, round)
 
 
 class Informed(NamedTuple):
-    """A rule that chooses the participants of a round from the state, for example by the losses of earlier rounds.
+    """A rule that chooses a round's participants and reads the state for this, for example losses of earlier rounds.
 
     Attributes:
         choose: A function that takes a `WorldRound` and the state, which may be None, and returns the participants.
@@ -264,7 +264,7 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns how many clients of each tier (class of devices) are invited to a round.
 
-    The round waits for `per_tier` clients of each tier. The number of invited clients is `factor` times as large,
+    The round waits for `per_tier` clients of each tier, and `factor * per_tier` clients are invited. This number is
     rounded up. It is at most the number of clients of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
@@ -359,7 +359,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns for each of J jobs its participant, and its number among the participant's jobs.
+    """Returns the participant of each of J jobs, and the job's number among this participant's jobs.
 
     `m` is the number of jobs of each participant, `[P]`.
     """
@@ -405,7 +405,7 @@ def balanced(models: int, _rows: str = "client") -> Assignment:
 
 
 def random_models(models: int, _rows: str = "client") -> Assignment:
-    """Returns the assignment rule by which each participant trains different models, drawn at random in each round."""
+    """Returns the assignment rule by which each participant trains random models, drawn anew in each round."""
 
     def assign(now: WorldRound, drawn: Participants, m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:
         order = rng.permutations(rng.keys(now.seed, "random", now.t, drawn.client), models)
@@ -446,10 +446,10 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 def schedule(
     clients: Clients, models: int, seeds: Sequence[int], participation: Participation | Informed, assignment: Assignment
 ) -> Schedule:
-    """Joins a participation rule and an assignment rule into a schedule for all worlds (seeds of the folds).
+    """Joins a participation rule and an assignment rule into a schedule for all worlds.
 
-    `seeds` holds the seed of each world. Replicate r has seed `seed + r` in fold 0, and a different seed in each
-    further fold.
+    `seeds` holds the seed of each world. In fold 0 these are `seed`, `seed + 1`, and so on. Other folds have other
+    seeds.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -536,9 +536,9 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
     """Returns the plan in which each client trains the model with the smallest loss on its training samples.
 
-    Among equal losses, the first model is taken. `losses` holds the mean loss of each of K models at the client of each
-    of J jobs, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its job keeps the model of
-    `plan`.
+    Of several models with this loss, the first is taken. `losses` holds for each of J jobs the mean losses of all K
+    models on the client's samples, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its
+    job keeps the model of `plan`.
 
     Example:
         >>> plan = Plan(client=np.array([4, 7, 9]), model=np.zeros(3, np.int64), world=np.zeros(3, np.int64))

@@ -3,7 +3,7 @@
 A rule chooses among the clients of one tier (class of devices), so every tier keeps its share of the participants. The
 rule uses only facts that a server knows. The server knows the number of samples of every client. A client *counts* in a
 round if the server uses its upload. The server then also knows the client's mean training loss in this round, and how
-long a round of the client takes. A *world* is one seed of one fold of the data.
+long a round of the client takes. A *world* is one combination of a seed and a fold.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -90,8 +90,8 @@ def by_examples() -> Rule:
 def power_of_choice(candidates: int | None = None) -> Rule:
     """Returns a rule that draws some candidates, and takes those with the largest known losses.
 
-    Candidates are drawn in proportion to their numbers of samples. Those that have never trained are taken first. The
-    loss of a client is the one that it sent with its last upload, so candidates compute nothing (the paper's variant
+    Candidates are drawn in proportion to their numbers of samples. Among them, clients that have never trained are
+    taken first. A client's loss is known from its last upload, so candidates compute nothing (the paper's variant
     rpow-d). `candidates` is the number of candidates, at least the number of participants. None means twice the number
     of participants.
 
@@ -117,35 +117,35 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     is the current round, and t_i is the last round in which the server used the client's upload. A round of the client
     takes `s_i` seconds. If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
 
-    Participants are drawn in proportion to the result. A client can be drawn only if its result is at least 0.95 times
-    the smallest result among the clients that would be chosen by rank. A fraction `max(0.2, exploration 0.98^t)` of the
-    participants are clients that have never trained. They are drawn with equal probabilities.
+    A fraction `max(0.2, exploration 0.98^t)` of the participants are clients that have never trained. They are drawn
+    with equal probabilities. The other m participants are drawn in proportion to the result. Only clients with at least
+    0.95 times the m-th largest result can be drawn.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
-    compared with that of the 20 rounds before. If it is not larger, the percentile rises by 10.
+    compared with the utility of the 20 rounds before. If it has not grown, the percentile rises by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
     Deviations:
         1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
            same odds. The paper draws new clients by the speed of their type of device. In the code, all clients
-           register with their duration and their number of samples. The code draws new clients by these values. Its T
-           is a percentile of all registered durations. Here T is a percentile of the durations of clients whose uploads
-           the server has used.
+           register with their duration and their number of samples. The code draws new clients by these values. The
+           code's T is a percentile of all registered durations. Here T is a percentile of the durations of clients
+           whose uploads the server has used.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
            range.
-        5. As in the paper, the limit is 0.95 times the last result that would be chosen by rank. In the code, the limit
-           is a fraction of the next result.
+        5. As in the paper, the limit is 0.95 times the m-th largest result. In the code, the limit is a fraction of the
+           next smaller result.
         6. T only rises. In the code, T rises if the utility of 20 rounds differs by at most 10 % from the utility of
-           the 20 rounds before. It falls if the utility is more than five times as large.
+           the 20 rounds before. There T falls if the utility is more than five times as large.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: Fraction of the participants that have never trained before. In round t it is `exploration 0.98^t`,
-            and at least 0.2. With 0, such clients are chosen only if there are too few others.
+        exploration: Determines the fraction of new clients among the participants: `exploration 0.98^t` in round t, and
+            at least 0.2. With 0, new clients are chosen only if there are too few others.
         penalty: The exponent of T / s_i, by which slow clients lose utility (alpha of the paper).
     """
 
@@ -172,10 +172,10 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns a participation rule that takes all clients in the order of their ids, and then begins again.
+    """Returns a participation rule that takes the next `number` clients, in the order of their ids, in each round.
 
-    `number` is the number of participants of a round. Over many rounds, each tier (class of devices) takes part in
-    proportion to its size.
+    After the last client it begins again. Over many rounds, each tier (class of devices) takes part in proportion to
+    its size.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -195,7 +195,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
 
     The clients of a tier (class of devices) form a circle in a random order, which is drawn once. Each age takes the
     next clients of the circle. So, under the permutation schedule, a participant trains every model exactly once in an
-    age. At any time, the numbers of ages in which two clients of a tier have taken part differ by at most 1.
+    age. At any time, two clients of a tier have taken part in equally many ages, or one of them in one more.
 
     `per_tier` is the number of participants of each tier, and `models` is the number of models, K.
     """
@@ -225,7 +225,7 @@ def choose_clients(
 ) -> Informed:
     """Returns a participation rule that chooses the clients of each tier (class of devices) by a rule such as Oort.
 
-    Participants are ordered by tier, as in a uniform draw, so a position (slot) always belongs to the same tier.
+    Participants are ordered by tier, so a position (slot) always belongs to the same tier.
 
     Args:
         clients: All clients.

@@ -23,7 +23,7 @@ class Rows:
     """The order of the M models in the state. Model k of world w is row `w * models + k`.
 
     Attributes:
-        worlds: R, the number of worlds. A world is one seed of one fold of the data.
+        worlds: R, the number of worlds. A world is one combination of a seed and a fold.
         models: K, the number of models.
     """
 
@@ -104,7 +104,7 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     """Returns SHEFL's server by eq. 2 as the paper prints it. It multiplies sums of deltas by coefficients.
 
     HPC is the class of devices (tier) that trains several of the K models per round, and LPC is the one that trains one
-    model. H and L are the numbers of their clients in the round. The sum of HPC's deltas is multiplied by `a_h = (H +
+    model. In the round, HPC has H clients and LPC has L clients. The sum of HPC's deltas is multiplied by `a_h = (H +
     L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is divided by H + L. A model is
     the same as with `by_tier` if and only if L = K and one client of LPC trained the model.
 
@@ -178,7 +178,7 @@ def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
 
 
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
-    """Returns statistics that hold a value for each upload. Servers that need every single upload use them.
+    """Returns statistics that hold a value for each upload, for servers that need every upload.
 
     The values `[J, ...]` are stored by (world, model, client).
     """
@@ -217,7 +217,8 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
         state: The state before the round.
         after: The state after the step of an inner server.
         change: The change of the trainable parameters, `[M, p]` float64.
-        trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. Only these change.
+        trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. What was not trained stays as
+            in `after`.
     """
     p = change.shape[1]
     models = after.models.double()
@@ -236,7 +237,7 @@ _CHUNK = 1 << 16  # columns at a time
 
 
 def robust_server(rows: Rows, center: Center) -> Server:
-    """Returns a server that adds to each model the center (such as the median) of its n deltas.
+    """Returns a server that moves each model by the center of its n deltas, for example by their median.
 
     All uploads have the same weight.
     """
@@ -300,9 +301,9 @@ def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
     """Returns the function Krum. It takes n deltas and returns the one that is nearest to the others.
 
-    The chosen delta has the smallest sum of squared distances to the n - f - 2 deltas nearest to it (or to a single
-    one, if n is too small). If `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The
-    guarantee of the paper needs n >= 2 f + 3.
+    The chosen delta has the smallest sum of squared distances to the `max(1, n - f - 2)` deltas nearest to it. If
+    `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The guarantee of the paper needs
+    n >= 2 f + 3.
 
     `f` is the number of bad deltas that are tolerated. Distances are computed from the trainable parameters, the first
     `trainable` values of a delta.
@@ -349,10 +350,10 @@ def with_optimizer(
     tau: float = TAU,
     schedule: RateSchedule | None = None,
 ) -> Server:
-    """Returns a server with an optimizer. Its pseudo-gradient `g` is the change of the models by the step of `base`.
+    """Returns a server with an optimizer. The pseudo-gradient `g` is the change of the models by the step of `base`.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1, the
-      result is that of `base`.
+      result equals that of `base`.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
       + tau)`. v starts at tau^2. In `adam`, `v <- 0.99 v + 0.01 g^2`. In `yogi`, `v <- v - 0.01 g^2 sign(v - g^2)`.
 
@@ -435,8 +436,8 @@ def feddyn_server(
         clients: Number of clients, N.
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p. They come first, and only they are corrected.
-        held: A function that takes a round and returns which parameters each of T tiers (classes of devices) trains: 1
-            or 0, `[T, d]` float64. For each parameter, n is then the number of uploads in which it was trained. None
+        held: A function that takes a round and returns `[T, d]` float64 for T tiers (classes of devices): 1 for each
+            parameter that a tier trains, otherwise 0. A parameter's n counts only uploads in which it was trained. None
             means that all tiers train all parameters.
     """
     tiers = 1 if held is None else len(held(0))
@@ -463,8 +464,8 @@ def feddyn_server(
 def scaffold_server(base: Server, rows: Rows, clients: int) -> Server:
     """Returns SCAFFOLD's server. It keeps the control variate c, which clients receive with the models.
 
-    c changes by 1/N times the sum of the changes of the clients' control variates. The server `base` averages the
-    uploads.
+    The changes of the clients' control variates are added, and c changes by 1/N times this sum. The server `base`
+    averages the uploads.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
