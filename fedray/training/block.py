@@ -3,7 +3,7 @@
 A job is the training of one model by one client. A block is W jobs that are trained together. Each job is one lane of
 the block.
 
-A world is one seed of one fold of the data.
+A world is one combination of a seed and a fold.
 """
 
 import threading
@@ -50,10 +50,10 @@ class Batches(NamedTuple):
 
 
 class BatchSource(NamedTuple):
-    """The data from which a compiled kernel (a C function) takes the batches of a block by itself.
+    """The data from which a compiled kernel (a C function) reads the batches of a block.
 
     The inputs are `(x[index[s, w, b]] - shift) / scale`, as in the batches that `Block.read` returns. There are S
-    steps, W lanes, batches of B samples, and R worlds. A world is one seed of one fold of the data.
+    steps, W lanes, batches of B samples, and R worlds. A world is one combination of a seed and a fold.
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
@@ -86,8 +86,8 @@ class Block(NamedTuple):
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`.
-        read: A function that takes the first step and one past the last step. It returns the inputs and the targets of
-            these steps, `[s, W, B, ...]` each.
+        read: A function that takes the numbers lo and hi of two steps. It returns the inputs and the targets of the
+            steps from lo to hi (exclusive), `[s, W, B, ...]` each.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         local: The settings of local training.
@@ -97,12 +97,12 @@ class Block(NamedTuple):
         anchor: The model towards which each lane is pulled, `[W, d]`. None means `start`.
         offset: The vector that is added to each lane's gradient, `[W, d]`. None means that nothing is added.
         wants_change: Whether compiled engines return `final - start` instead of `final`.
-        reading: The values that a user's or method's code in local training may use. With None the round is 0, and the
-            models that clients received are `start`.
+        reading: The values that a user's or method's code in local training may use. None means that the round is 0,
+            and that clients received `start`.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
-        drops: The rules by which inputs of linear layers are dropped. The masks are computed from `keys`. Without rules
-            there is no dropout, or the module itself draws its masks.
-        source: The data from which compiled kernels take the batches by themselves. None means that they call `read`.
+        drops: The rules by which inputs of linear layers are dropped. The masks are computed from `keys`. Without
+            rules, any dropout is left to the network's module.
+        source: The data from which compiled kernels read the batches. None means that the batches come from `read`.
     """
 
     start: Tensor
@@ -133,7 +133,7 @@ class Block(NamedTuple):
         return min(MIN_LANES, len(self.start))
 
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """Cuts the steps from lo to hi (exclusive) into ranges with at most about 32 MB of inputs."""
+        """Cuts the steps from lo to hi (exclusive) into ranges. The inputs of a range take at most about 32 MB."""
         _, lanes, batch = self.weight.shape
         size = max(1, PIECE_NUMBERS // max(1, lanes * batch * self.sample))
         return [(a, min(a + size, hi)) for a in range(lo, hi, size)]
@@ -225,11 +225,11 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 
 
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
-    """Returns for each of J jobs the sum `|a|_1` of the weights of its SGD gradients in the trained model.
+    """Returns for each of J jobs the sum `|a|_1` of the weights that the gradients of its SGD steps have in the result.
 
     Without momentum each weight is 1, so the sum is the number of steps. With momentum rho, a gradient moves the model
-    in its own step and in all later steps. If these are m steps in all, its weight is `a = (1 - rho^m) / (1 - rho)`.
-    With Nesterov's momentum its weight is `1 + rho a`.
+    in its own step and in all later steps. For m such steps, the weight is `a = (1 - rho^m) / (1 - rho)`. With
+    Nesterov's momentum it is `1 + rho a`.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
@@ -244,7 +244,7 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 
 
 def samples_seen(size: IntArray, steps: IntArray, local: Local) -> IntArray:
-    """Returns the number of samples in all batches of each of J jobs. A sample counts in every epoch.
+    """Returns the number of samples in all batches of each of J jobs. A sample counts once per epoch.
 
     `size` is the number of samples of each job's client. `steps` is the number of optimizer steps of each job.
 
@@ -345,10 +345,10 @@ def train_lanes(
 
     Args:
         block: The lanes.
-        take_step: A function that makes one step of the first lanes, and returns their losses, `[lanes]`. It takes
-            inputs `[lanes, B, ...]`, targets, weights, the number of the step and the number of lanes.
-        write: A function that takes an array of models `[W, d]`, a, b and the number of lanes. It writes the trained
-            models of lanes a to b (exclusive) into the same rows of the array, and changes no other row.
+        take_step: A function that takes inputs `[lanes, B, ...]`, targets, weights, the index of the step, and the
+            number `lanes`. It makes this step in the first `lanes` lanes, and returns their losses, `[lanes]`.
+        write: A function that takes an array of models `[W, d]`, the numbers a and b, and the number of lanes. It
+            writes the trained models of lanes a to b (exclusive) into rows a to b, and changes no other row.
         prepare: A function that takes the inputs of some steps, `[s, W, B, ...]`, and the number of lanes. It returns
             the inputs for `take_step`, `[s, ...]`.
     """
@@ -516,8 +516,8 @@ def make_optimizer(
 ) -> Step:
     """Returns a function `step(params, grads, lanes)` that changes the parameters of the first `lanes` models in place.
 
-    If `lanes` is None, the step changes all models. Parameters are stacked: a tensor holds one parameter tensor of all
-    models.
+    If `lanes` is None, the step changes all models. Parameters are stacked: a tensor holds the values of one parameter
+    tensor for all models.
 
     Args:
         local: The optimizer and its settings.
@@ -525,8 +525,8 @@ def make_optimizer(
         anchor: The models towards which the steps pull, stacked like the parameters. Without a pull, it may be empty.
         offset: The vectors that are added to the gradients, stacked like the parameters. If it is empty, nothing is
             added.
-        velocities: The list in which SGD with momentum keeps its velocities between steps. If the list is empty, they
-            begin at zero. None means a new list.
+        velocities: The list in which SGD with momentum keeps its velocities between steps. Velocities begin at zero if
+            the list is empty. None means a new list.
 
     Example:
         Two lanes have one parameter each. The gradient of the second lane is 0.

@@ -163,7 +163,7 @@ class _Reader(TorchDispatchMode):
     def _find_layers(self, name: str, asked: dict[str, Any], out: Tensor) -> list[nn.Module]:
         """Returns the layers that compute an operation.
 
-        `out` is the operation's result. `asked` has its arguments, with the names that torch gives them.
+        `out` is the operation's result. `asked` holds the operation's arguments by the names that torch gives them.
         """
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
@@ -223,12 +223,12 @@ def _make_pool(name: str, asked: dict[str, Any]) -> nn.Module:
 
 
 def _join(sides: Sequence[int]) -> Any:
-    """Returns a single number if all numbers in `sides` are equal, and otherwise a tuple of them."""
+    """Returns the numbers `sides` as a tuple. If they are all equal, returns one number."""
     return sides[0] if len(set(sides)) == 1 else tuple(sides)
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from the `forward` of its class. None means that it does not.
+    """Returns why a call of a module may do something other than `forward` of its class. None means that it cannot.
 
     The reason completes the sentence "its forward ...".
     """
@@ -276,7 +276,7 @@ class Drop(NamedTuple):
     """A rule that replaces a dropout layer. It drops inputs of a linear layer in training.
 
     Attributes:
-        layer: Number of the linear layer, from 0. Only linear layers count.
+        layer: Number of the linear layer among the chain's linear layers, from 0.
         p: Probability with which each input, or channel, is dropped, between 0 and 1.
         channels: Whether whole channels of the convolutions' outputs are dropped.
     """
@@ -287,7 +287,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Splits a chain into its layers except dropout, and one rule for each dropout layer. The order stays the same.
+    """Separates a chain's dropout layers from its other layers, and makes a rule of each dropout layer.
 
     Raises:
         Unread: A dropout layer drops something other than inputs of a linear layer.

@@ -1,4 +1,4 @@
-"""Chooses the engine (code that trains networks) for a network, and how many jobs it trains together.
+"""Chooses the engine (code that trains networks) for a network, and how many jobs are trained together.
 
 A job is the training of one model by one client. Jobs that are trained together are the lanes of a block. The choice is
 the same in every process.
@@ -86,7 +86,7 @@ def choose_engine(
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
         example: One network input. A user's module is called with it, to find out which layers the module applies. None
-            means that user's modules are trained as they are.
+            means that the module is trained as it is.
         lanes: Whether compiled C functions (kernels) may train (`auto`), must train (`compiled`) or must not train
             (`torch`).
         local: The settings of local training. None means plain SGD.
@@ -240,7 +240,7 @@ def _loop_engine(d: int, why: str) -> Engine:
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint about layers that would be trained faster. It is '' if layers of other kinds have parameters."""
+    """Returns a hint for faster training, or '' if layers other than linear layers and convolutions have parameters."""
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -278,11 +278,10 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether an engine trains five models to the same bits in one block and in smaller blocks.
+    """Returns whether five models get the same bits if they are trained in one block, and if in blocks of 2 and 3.
 
-    The smaller blocks have two and three models. An engine that trains one model after another is not tried: the result
-    is True. `example` is one network input, `dtype` is the type of the models' parameters, and `models` is the number K
-    of a run's models.
+    An engine that trains one model after another is not tried: the result is True. `example` is one network input,
+    `dtype` is the type of the models' parameters, and `models` is the number K of a run's models.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -37,7 +37,8 @@ Watched = list[Tensor]  # the inputs of the last layer in the newest forward pas
 class LaneBatch(NamedTuple):
     """A batch of one lane (a client that trains), and the other tensors that the method's or user's code may use.
 
-    A tensor that no code uses has the length 0 instead of d (parameters of a model) or p (its trainable parameters).
+    d is the number of a model's values, and p the number of its trainable parameters. Tensors that no code uses are
+    empty.
 
     Attributes:
         x: Inputs, `[B, ...]`.
@@ -87,7 +88,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Splits a vector of p trainable parameters into the tensors of a network, and returns these by name."""
+    """Splits a vector of p trainable parameters into a network's tensors. Returns each tensor by its name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -147,7 +148,7 @@ class LaneCode(NamedTuple):
     Attributes:
         net: The network.
         block: The block of lanes. Only its settings are used, and none of its tensors.
-        watched: The list that holds the inputs of the last layer in the newest forward pass, from `watching_features`.
+        watched: The list of `watching_features`. It holds the inputs of the last layer in the newest forward pass.
     """
 
     net: Net
@@ -319,7 +320,7 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:
-    """Returns the result of a user's function, after a check that it has one number for each of p parameters.
+    """Checks that the result of a user's function has one number for each of p parameters, and returns the result.
 
     Without the check, torch would silently broadcast a result of a different shape.
     """
@@ -358,7 +359,7 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
 def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> Tensor:
     """Draws standard normal random numbers for one step of W clients, `[W, p]`.
 
-    Without code that uses them, their shape is `[W, 0]`.
+    If no code uses random numbers, the shape is `[W, 0]`.
 
     Example:
         The random numbers differ between clients and between steps.
@@ -378,12 +379,12 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the gradient's transformation, and the transformation that replaces the optimizer, if they exist."""
+    """Returns the transformations that exist: first the gradient's, then the one that replaces the optimizer."""
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
 def _count_noise(rule: method.Transform, p: int) -> int:
-    """Returns how many random numbers a transformation uses in a step of p parameters."""
+    """Returns how many random numbers a transformation uses in a step if there are p parameters."""
     return p if rule.numbers is None else rule.numbers
 
 
@@ -508,7 +509,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
     The network must have no buffers. `torch.func.vmap` must be able to map its module and all code in local training.
 
     Example:
-        Half the loss changes the models by half as much.
+        If the loss is halved, the models change half as much.
 
         >>> import numpy as np
         >>> from fedray.core.method import LocalLoss
@@ -547,7 +548,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 def _differentiate_lanes(written: LaneCode) -> Gradients:
     """Returns the functions that compute the gradients of one client.
 
-    They use `torch.func`, so that they can be mapped.
+    They use `torch.func`, so `vmap` can map them over clients.
     """
     net = written.net
 
@@ -577,7 +578,8 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Only losses for regressions are tried. In such a loss torch broadcasts `[B]` and `[B, 1]` to `[B, B]`.
+    Only losses for regressions are tried. The usual mistake is that outputs are `[B, 1]` and targets `[B]`, so torch
+    broadcasts both to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -595,8 +597,8 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
     """Returns why `torch.func.vmap` cannot map a user's or method's code over lanes (clients). None means that it can.
 
-    Two lanes are trained for a trial. It must be possible to map the network itself. `example` is one network input,
-    whose values do not matter. `models` is the number of models, K.
+    As a trial, two lanes are trained. Without the code, `vmap` must be able to map the network. `example` is one
+    network input, whose values do not matter. `models` is the number of models, K.
 
     Example:
         >>> from fedray.core.method import Local, LocalLoss
@@ -636,11 +638,11 @@ def make_trial(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Block:
-    """Returns a small block of clients (lanes) for a trial of an engine. Each has two steps and padded batches.
+    """Returns a small block for a trial of an engine. Each of its lanes (clients) has two steps and padded batches.
 
-    `lanes` are the lanes' numbers, from 0 to 4. Lane w trains model w modulo `models`, and its batches depend only on
-    w. `example` is one network input, whose values do not matter. `dtype` is the type of the models' parameters. The
-    tensors are on the device of the network.
+    `lanes` holds the index of each lane, from 0 to 4. Lane w trains model w modulo `models`, and its batches depend
+    only on w. `example` is one network input, whose values do not matter. `dtype` is the type of the models'
+    parameters. The tensors are on the device of the network.
     """
     place, lane = next(net.module.parameters()).device, np.array(lanes)
     start = torch.stack([net.init(number) for number in lanes]).to(place, dtype)

@@ -1,4 +1,4 @@
-"""Trains networks of linear layers and small convolutions by compiled kernels (C functions), and computes outputs.
+"""Trains networks of linear layers and small convolutions, and computes their outputs, by C functions (kernels).
 
 A lane is the local training of one client. A block has several lanes (`fedray.training.block`).
 """
@@ -81,10 +81,10 @@ class LaneTask(ctypes.Structure):
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). It pays if it takes at most half of the
-    operations of an ordinary lane. The result is 0 if this is never so. Only multiply-adds of the first layer count,
-    for `rows` samples. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a still lane take `2 rows
-    inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). This pays if it takes at most half of the
+    operations of an ordinary lane. The result is 0 if it never pays. The lane has `rows` samples, and only
+    multiply-adds of the first layer count. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a
+    still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -96,7 +96,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client is trained as a *still* lane. 0 means never.
 
-    `count_least_steps` explains still lanes. `inputs` and `outputs` are those of the first layer.
+    `count_least_steps` explains still lanes. `inputs` and `outputs` belong to the first layer.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
@@ -172,7 +172,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
     The tensors of the block must be in main memory.
 
     Example:
-        Two lanes train on the same data from different models. The second lane is also trained alone.
+        Two lanes have different first models and the same data. The second lane is also trained alone.
 
         >>> from fedray.core.method import Local
         >>> from fedray.models.nets import build_net
@@ -253,7 +253,7 @@ class _Kept(NamedTuple):
     def rows(self, rows: Tensor | None) -> tuple[int | None, int]:
         """Returns the memory address of a matrix `[W, d]`, and the distance from one row to the next, in elements.
 
-        A matrix whose rows share memory (`expand`) is not copied: its distance is 0.
+        If the rows share memory (`expand`), the matrix is not copied, and the distance is 0.
         """
         if rows is None or rows.stride(1) != 1:
             return self.hold(None if rows is None else rows.contiguous()), 0 if rows is None else rows.shape[1]
@@ -331,8 +331,8 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     """Cuts the steps of a block into ranges, one for each call of the kernel. A call takes a fraction of a second.
 
     Calls are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. `operations` is the number
-    of operations per sample. If it is None, there is a single call. Returns None if the kernel cannot take the batches
-    from the data by itself.
+    of operations per sample. If it is None, there is a single call. Returns None if the kernel cannot read the batches
+    from the data.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -390,7 +390,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network, or says what in the network the compiled kernel does not support.
+    """Returns the convolutions of a network, or text about a part that the compiled kernel does not support.
 
     Example:
         The kernel supports padding, but not strides.
@@ -539,7 +539,7 @@ def find_student_kernel(net: Net) -> Kernel | None:
 
 
 def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
-    """Returns the raw outputs `[n, C]` (float64) of one model `[d]` with convolutions for the inputs `[n, ...]`."""
+    """Returns the raw outputs, `[n, C]` float64, of a model `[d]` that has convolutions. Inputs are `[n, ...]`."""
     return run_kernel(net, row[None], row[None, :0], x[None])[0].double()
 
 
@@ -587,7 +587,7 @@ class _Student:
         self.most = max(1, int(MOST_OPERATIONS / max(1.0, operations * task.batch)))  # a signal waits for the end
 
     def train(self, batches: Sequence[Tensor], rates: Sequence[float]) -> Tensor:
-        """Trains the student for one step on each batch, and returns its model `[d]`.
+        """Trains the student for one step on each batch, and returns the student's model `[d]`.
 
         A batch holds indices of inputs.
         """

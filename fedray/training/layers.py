@@ -46,7 +46,8 @@ class LayerStack(NamedTuple):
     """The parameters of the linear layers of W models.
 
     Attributes:
-        weights: Weight of each layer, as a view `[W, in, out]`. The longer side is contiguous in memory.
+        weights: Weight of each layer, as a view `[W, in, out]`. The longer of its last two axes is contiguous in
+            memory.
         biases: Bias of each layer, `[W, 1, out]`. None means that the layer has no bias.
     """
 
@@ -166,7 +167,8 @@ def output_gradient(objective: Objective, z: Tensor, y: Tensor, weight: Tensor) 
     sample, `[W, B]`.
 
     Example:
-        The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its losses.
+        The gradient of half the squared error is the error. The loss of a lane is the weighted sum of its samples'
+        losses.
 
         >>> outputs, targets = torch.tensor([[[3.0]], [[1.0]]]), torch.zeros(2, 1, 1)
         >>> gradient, loss = output_gradient("half_mse", outputs, targets, torch.ones(2, 1))
@@ -422,9 +424,9 @@ class SplitNet(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def split_net(module: nn.Module) -> SplitNet | None:
-    """Cuts a network into convolutions and linear layers. Returns None if the network has a different form.
+    """Cuts a network into convolutions and linear layers. Returns None if this is impossible.
 
-    The form is: convolutions with pooling, ReLU or Tanh, then Flatten, then linear layers.
+    A network must consist of convolutions with pooling, ReLU or Tanh, then Flatten, then linear layers.
     """
     if type(module) is not nn.Sequential or not len(module) or type(module[0]) is not nn.Conv2d:
         return None
@@ -522,7 +524,7 @@ def conv_outputs(net: Net, rows: Tensor, _counters: Tensor, x: Tensor) -> Tensor
 
 
 def _kernel(view: Tensor) -> Tensor:
-    """Copies weights `[W, out, in, h, v]` of convolutions, with input channels last in memory, or biases `[W, out]`."""
+    """Copies biases `[W, out]` or weights `[W, out, in, h, v]` of convolutions, with input channels last in memory."""
     if view.dim() != 5:
         return view.contiguous().clone()
     return view.permute(0, 1, 3, 4, 2).contiguous().clone().permute(0, 1, 4, 2, 3)
@@ -540,8 +542,8 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
 def _fold(x: Tensor) -> Tensor:
     """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
 
-    There are s steps, W lanes, and B images in a batch. The strides are those of channels last even if there is only
-    one channel.
+    There are s steps, W lanes, and B images in a batch. If there is only one channel, the strides are set as if there
+    were several.
     """
     s, w, b, c, h, v = x.shape
     n = w * c
@@ -568,7 +570,7 @@ def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -
 
 
 def _move_relu(parts: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:
-    """Exchanges each ReLU with a max pooling directly after it, if the pooling has no padding.
+    """Moves each ReLU behind the max pooling that directly follows it, if the pooling has no padding.
 
     The results are the same, but ReLU has fewer values to compute (a quarter for windows of 2 x 2).
     """

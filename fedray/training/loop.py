@@ -60,7 +60,7 @@ def _is_alike_in_all_steps(part: nn.Module) -> bool:
 
 @contextmanager
 def recording_stream(device: torch.device, wanted: bool) -> Iterator[None]:
-    """Returns a context whose code runs on a CUDA stream on which training steps can be recorded.
+    """Returns a context in which code runs on the CUDA stream for recording training steps.
 
     If `wanted` is false, the context has no effect.
     """
@@ -235,10 +235,10 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 
 
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
-    """Returns the tensors of a client's model, and a step that is already or will soon be recorded as a CUDA graph.
+    """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
-    If the last recorded step had the same network and settings, its tensors are returned with the values of `fresh`.
-    Otherwise `fresh` is returned with a new step.
+    If the last recorded step had the same network and settings, it is returned, and its tensors get the values of
+    `fresh`. Otherwise `fresh` is returned with a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
@@ -258,7 +258,8 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
     """Yields the batch of each step of one client: inputs, targets, weights, and whether all weights are equal.
 
     Padding is left out, because it would change the statistics of normalization layers. The weights of all steps are
-    read at once, because the host waits for the GPU in each read. `last`: whether images have channels last in memory.
+    read at once, because each read makes the host wait for the GPU. `last`: whether images have channels last in
+    memory.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
     weights = block.weight[:steps, lane]
@@ -279,7 +280,7 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns the loss of a batch and its multiplier. Their product is the weighted loss. None means the multiplier 1.
+    """Returns two factors of a batch's weighted loss: a loss, and a multiplier. None means the multiplier 1.
 
     `outputs` are raw outputs `[B, C]`. `y` are class numbers `[B]` or targets. `weight` is the weight of each sample,
     `[B]`, and `alike` says whether all weights are equal. If they are, torch's function for the mean cross entropy is
@@ -291,7 +292,7 @@ def sum_losses(
 
 
 class _Holder(nn.Module):
-    """Makes a function of a module callable by `functional_call`."""
+    """Holds a module. Lets `functional_call` call a function that takes this module."""
 
     def __init__(self, held: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -372,7 +373,7 @@ def quiet_fallbacks() -> Iterator[None]:
 def find_refusal(net: Net, example: Tensor) -> str | None:
     """Returns why `torch.func.vmap` cannot train a network. None means that it can.
 
-    Two models are trained for a trial. `example` is one network input, whose values do not matter.
+    As a trial, two models are trained. `example` is one network input, whose values do not matter.
 
     Example:
         A small perceptron can be mapped over lanes.

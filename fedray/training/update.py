@@ -1,4 +1,4 @@
-"""Defines the local updates of a round: the jobs, what clients keep, and what a block's training takes and gives.
+"""Defines the local updates of a round: jobs, private vectors of clients, and the inputs and results of training.
 
 A job is the training of one model by one client. Jobs that are trained together are the lanes of a block. Additions of
 a method (`Piece` in `core/method.py`) change local updates before and after training.
@@ -38,7 +38,7 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 class Private:
     """The private vectors of the clients of one worker (process). They never leave the worker.
 
-    A row is the vector of one client for one model of one world (seed of a fold). A row that was never written is 0.
+    A row is the vector of one client for one model of one world (seed and fold). A row that was never written is 0.
     """
 
     def __init__(self, d: int, dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Returns the vectors of `read`, with a row of `default`, `[J, d]`, for each vector that was never written."""
+        """Returns the vectors of `read`. Vectors that were never written come from `default`, `[J, d]`."""
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
@@ -166,7 +166,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the round for random keys: t, or in asynchronous training each job's `Flight.turn`, `[J]`."""
+        """Returns the round for random keys, t. In asynchronous training, returns each job's `Flight.turn`, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 
@@ -174,10 +174,10 @@ class Dealt(NamedTuple):
     """The batches of a block (clients that are trained together). The fields are those of `Block`.
 
     Attributes:
-        read: A function that takes the first step and one past the last step, and returns the inputs and targets of
-            these steps.
+        read: A function that takes the numbers lo and hi of two steps. It returns the inputs and targets of the steps
+            from lo to hi (exclusive).
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
-        source: The data from which a compiled kernel takes the batches by itself. None means that it cannot.
+        source: The data from which a compiled kernel reads the batches. None means that the batches come from `read`.
     """
 
     read: Callable[[int, int], tuple[Tensor, Tensor]]
@@ -186,7 +186,7 @@ class Dealt(NamedTuple):
 
 
 class Site(Protocol):
-    """What additions of a method (`Piece`) may use of the worker (process) that trains their clients."""
+    """The parts of a worker (process) that additions of a method (`Piece`) may use."""
 
     @property
     def net(self) -> Net:
@@ -198,7 +198,7 @@ class Site(Protocol):
 
     @property
     def seeds(self) -> IntArray:
-        """The seed of each of R worlds. A world is one seed of one fold."""
+        """The seed of each of R worlds. A world is one combination of a seed and a fold."""
 
     @property
     def init_seeds(self) -> IntArray:
@@ -217,7 +217,7 @@ class Site(Protocol):
         """The engine that trains the whole network."""
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns the settings of local training in a world (seed of a fold), which may have its own learning rate."""
+        """Returns the settings of local training in a world. Worlds may have different learning rates."""
 
     def to_device(self, x: Tensor) -> Tensor:
         """Moves a tensor to the worker's device. Floating-point tensors get the type of the networks."""
@@ -291,7 +291,7 @@ class Update(NamedTuple):
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> "Update":
-        """Returns the same update with further entries in `own`: private vectors `[W, d]` that clients will store."""
+        """Adds entries to `own`: private vectors `[W, d]` that clients will store. Returns the new update."""
         return self._replace(own={**self.own, **own})
 
     def models(self) -> Tensor:
