@@ -105,8 +105,8 @@ def make_participation(
         scenario: The scenario.
         own: The user's objects. If they include a selection rule, it replaces the scenario's rule.
         clients: All clients, with their tiers.
-        sizes: A function that takes a world (one seed of one fold) and returns each client's number of training
-            samples, `[N]`. It may be missing for the selections `uniform`, `fair` and `round_robin`.
+        sizes: A function that takes a world (a seed and a fold) and returns each client's number of training samples,
+            `[N]`. It may be missing for the selections `uniform`, `fair` and `round_robin`.
         seconds: A function that takes a world and returns the virtual seconds of a round on each client, `[N]`. Rules
             that use these times require it.
 
@@ -161,7 +161,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 
 
 def count_age(scenario: Scenario) -> int:
-    """Returns the number of rounds after which the schedule draws a new permutation of the models (an age).
+    """Returns the length of an age: the number of rounds after which the schedule shuffles the models again.
 
     It is K, the number of models. For a stack it is the least common multiple of the number of models of each base.
     """

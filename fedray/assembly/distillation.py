@@ -65,11 +65,11 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 
 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
-    """Adds the out-of-distribution inputs that `evaluate.ood` names to the data set.
+    """Adds to the data set the out-of-distribution inputs that `evaluate.ood` names.
 
     They are the test samples of a second data set, or noise with the mean and standard deviation of the training
-    samples. If the second data set has folds, all of its samples count as test samples. There are at most as many
-    inputs as test samples in the clients' data set. From a larger second data set, evenly spaced samples are taken.
+    samples. If the second data set has folds, all of its samples count as test samples. The data set gets at most as
+    many inputs as it has test samples. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The task has real targets, or the named inputs do not fit.
@@ -246,7 +246,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
 def make_server_inputs(
     scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects, read: ReadRows
 ) -> Callable[[int], Tensor]:
-    """Returns a function that takes a world and returns the server's inputs without labels for a user's method.
+    """Returns, for a user's method, a function that takes a world and returns the server's unlabeled inputs.
 
     The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) means the
     server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option
@@ -275,7 +275,7 @@ def make_score(scenario: Scenario, net: Net, read: ReadRows, own: UserObjects) -
 
 
 def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> distillation.ServerRows:
-    """Returns the server's inputs without labels in a world, and its labeled samples for early stopping."""
+    """Returns the server's unlabeled inputs in a world, and its labeled samples for early stopping."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
     x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]

@@ -41,7 +41,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names of the layers of a network that some words select.
+    """Finds the layers of a network that some words select, and returns their names.
 
     Args:
         net: The network.
@@ -362,8 +362,8 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
 def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
-    Their number is limited, because every process that predicts fits a classifier for each client (with
-    `folds: within`, for each fold of each client).
+    The number of classifiers is limited, because every process that predicts fits one for each client. With `folds:
+    within` it fits one for each fold of each client.
 
     Args:
         model: The section that describes the base.
@@ -407,7 +407,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
 def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
     """Raises an error if alpha is too small for the number of held-out samples.
 
-    With such an alpha, all conformal sets of some world (one seed of one fold) would contain every label.
+    With such an alpha, all conformal sets of some world (a seed and a fold) would contain every label.
 
     Args:
         rule: The rule that makes conformal sets.
@@ -510,7 +510,7 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 
 
 def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
-    """Returns the method for asynchronous training. Its server adds up the uploads of several server steps in one call.
+    """Returns the method for asynchronous training. In one call, its server computes the sums of several server steps.
 
     The uploads of one model in one server step are a group. The method treats each group as a world with one model.
 

@@ -1,4 +1,4 @@
-"""Makes the `Setting` that a method's function takes from a scenario, and composes the method."""
+"""Makes from a scenario the `Setting` for a method's function, and composes the method."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,7 +32,7 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Builds the `Setting` of a scenario, which holds the objects from which a method's function composes the method.
+    """Builds the `Setting` of a scenario. A method's function composes the method from the objects in it.
 
     If the user passes a loss, an optimizer, augmentations, a selection or a schedule, it replaces what the scenario
     names.

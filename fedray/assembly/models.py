@@ -181,7 +181,7 @@ def check_memory(needs: Iterable[Need]) -> None:
 
 
 def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: bool = False) -> list[Need]:
-    """Estimates the memory for partitions of the samples among clients, and for copies and changed samples.
+    """Estimates the memory for partitions of the samples, and for copied or changed samples.
 
     Args:
         scenario: The scenario. Its partition may request copies of samples, or changes that differ between clients.
@@ -294,7 +294,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for the server's models (d values each) and for training three (`lane` values each)."""
+    """Estimates the memory for the server's models (d values each) and three in training (`lane` values each)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -485,11 +485,11 @@ def _draw_trial_rows(data: Dataset) -> Tensor:
 def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[Scenario], Net]) -> Stack:
     """Makes a part of the ensemble for each network of `method.networks`, with the clients that train this network.
 
-    The ensemble averages the predictions of these parts.
+    The ensemble averages the predictions of these parts. A network may belong to a tier without clients, because the
+    server uses it.
 
     Raises:
-        BadInput: There are more networks than clients. A network may belong to a tier without clients, because the
-            server uses it.
+        BadInput: There are more networks than clients.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -521,7 +521,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
     """Raises `BadInput`.
 
-    It stands for `Setting.outputs` if there are several networks, whose outputs it cannot compute.
+    If there are several networks, it replaces `Setting.outputs`, which computes the outputs of one network.
     """
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
@@ -554,7 +554,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the engine of a network, which is compiled kernels if they can train it, else torch.
+    """Returns the engine of a network: compiled kernels if they can train it, else torch.
 
     Outputs of networks that are not convolutional are computed by torch, which is not slower.
     """

@@ -110,13 +110,13 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns what is wrong with a tensor that must have this shape, or None."""
+    """Returns what is wrong with a tensor that must have a given shape, or None."""
     fits = isinstance(found, torch.Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns what is wrong with an array that has a number for each job, such as bytes or samples, or None.
+    """Returns what is wrong with an array of each job's bytes or samples, or None.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -128,14 +128,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns what is wrong with two arrays of numbers of each job, such as steps and samples, or None."""
+    """Returns what is wrong with a pair of arrays, such as each job's steps and samples, or None."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_work(found: Any) -> str | None:
-    """Returns what is wrong with the numbers of steps and of samples that a server computes, or None."""
+    """Returns what is wrong with a server's numbers of steps and samples, or None."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None
@@ -234,7 +234,7 @@ def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | N
 
 
 def watch_shared(phase: Phase, where: str) -> Phase:
-    """Returns a phase that raises an error in training if the user's code changes an object of both server and clients.
+    """Makes training raise an error if the user's code changes an object that server and clients share.
 
     Such objects are tensors, arrays, dicts, lists and variables of closures. Adding entries to a dict or list is
     allowed.
@@ -478,7 +478,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
 
 
 def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
-    """Wraps each function among an object's fields with its check. Returns the wrapped functions by field name.
+    """Adds checks to the functions among an object's fields. Returns the checked functions by field name.
 
     Args:
         thing: A method, a phase, or a component of a phase.

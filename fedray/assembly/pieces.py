@@ -99,8 +99,8 @@ def make_augmentations(wanted: Sequence[Any], options: Mapping[str, Any], data: 
         data: The data set on which clients train.
 
     Raises:
-        BadInput: An augmentation of fedray needs pictures, but the data are none, or an augmentation of the user cannot
-            be used.
+        BadInput: An augmentation of fedray needs pictures, but the data have none. Or an augmentation of the user
+            cannot be used.
     """
     made = []
     for one in wanted:
@@ -125,7 +125,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
     """Returns a user's augmentation with its options.
 
     Args:
-        thing: A function of one input or of the inputs and targets of a batch, or a transform of torchvision.
+        thing: A function of one input, a function of a batch's inputs and targets, or a transform of torchvision.
         name: Name of the augmentation in messages.
         options: The options of the augmentation in the scenario.
 

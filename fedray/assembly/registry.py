@@ -68,17 +68,17 @@ def register(
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets an option of another
-            name raises an error. None means that no options are declared. Then an option of a scenario that your code
-            does not use raises an error. It is raised when the method is composed, the partition is computed, or the
-            selection is first called. A method with the option `networks` (such as `[]`) may get several architectures.
+            name raises an error. None means that no options are declared. Then an option that your code does not use
+            raises an error. It is raised when the method is composed, the partition is computed, or the selection is
+            first called. A method with `options={"networks": []}` may get several architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
-        spec: A full specification of a method, which replaces `options` and `models`. It holds the options with their
+        spec: A full specification of a method. It replaces `options` and `models`, and holds the options with their
             ranges, defaults of other keys, the features with which the method can be combined, and changes of the
             network.
 
     Raises:
-        BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong or not
-            for a method.
+        BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong. Only
+            methods have `models`.
 
     Example:
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
@@ -140,7 +140,7 @@ def _find_origin(known: Mapping[str, Any]) -> names.Origin:
 
 
 def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), arguments: str | None = None) -> None:
-    """Raises `BadInput` for an object that cannot be used as its kind, such as a loss with wrong arguments.
+    """Raises `BadInput` for an object that cannot be used, for example a loss with wrong arguments.
 
     Args:
         kind: One of `KINDS`.
@@ -214,7 +214,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function can be called with its options alone, and so makes a `Transform`."""
+    """Returns whether a function can be called with its options alone. Then it makes a `Transform`."""
     return user_code.takes_positional(thing, 0, options)
 
 
@@ -243,7 +243,7 @@ class UserObjects:
         model: A function that makes an `nn.Module`.
         method: A function that takes a `Setting` and returns a `Method`.
         modules: Modules that each process imports first (`fedray run --import`).
-        rates: The learning rate of each world (one seed of one fold). It is empty if the scenario's rate holds for all
+        rates: The learning rate of each world (a seed and a fold). It is empty if the scenario's rate holds for all
             worlds.
         grid: The learning rates to compare. Every world is trained with each rate (`fedray.experiments.run`).
         devices: The simulated devices. None means the devices that the tiers and the trace describe.
@@ -295,12 +295,12 @@ class UserObjects:
         return replace(self, dealt=shards.dealt) if own and isinstance(shards, StoredShards) else self
 
     def things(self) -> list[tuple[str, Any]]:
-        """Returns the kind of each object with code of the user, and the object. Data are left out."""
+        """Returns (kind, object) for each object with the user's code. Data are left out."""
         each = [(kind.word, self._list(kind)) for kind in KINDS.values() if kind.word != "data"]
         return [(word, one) for word, things in each for one in things if not isinstance(one, str)]
 
     def _list(self, kind: Kind) -> list[Any]:
-        """Returns the objects of a kind, which may be names."""
+        """Returns the objects of a kind. Some may be names."""
         found = getattr(self, kind.given)
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
@@ -327,14 +327,14 @@ def take_objects(
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> UserObjects:
-    """Checks and returns the user's objects. Names and mappings that are passed instead become keys of the scenario.
+    """Checks and returns the user's objects. Names and mappings that the user passes become keys of the scenario.
 
     Args:
         given: The value of each argument of `fedray.run`. None means that an argument was not given.
         keys: Overrides by dotted key. The function adds the names in `given` to this dict, and removes keys for reading
             data. None means that `given` has only objects.
         modules: The user's modules, which each process imports first.
-        reading: The arguments for reading data that are no `Dataset`. They are used only if `keys` is None.
+        reading: The arguments for reading the data, if these are no `Dataset`. They are used only if `keys` is None.
 
     Raises:
         BadInput: An object cannot be used, or `keys` already has a value for the same purpose.
@@ -375,7 +375,7 @@ def take_objects(
 
 
 def _is_named(kind: Kind, thing: Any) -> bool:
-    """Returns whether a value consists of names or keys of a scenario instead of an object."""
+    """Returns whether a value has only names or keys of a scenario, and no object."""
     if kind.word == "data":
         return names_data(thing)
     if kind.part == "training":
@@ -421,7 +421,7 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's object of a kind, or None if the run uses an object of fedray.
 
-    The object was passed, or the scenario names it. The kind is one of which a run uses one object, such as a loss.
+    The object was passed, or the scenario names it. A run uses at most one object of such a kind, for example one loss.
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed
@@ -512,7 +512,7 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that only kinds of Python objects are passed that were also passed when the run was started.
+    """Checks that each passed kind of Python object was also passed when the run was started.
 
     Raises:
         BadInput: An object of another kind was passed. The message names it, and what the run used instead.
@@ -552,7 +552,7 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
 
 @contextmanager
 def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Replaces an exception of the block by the error that `explain_own_objects` returns."""
+    """Replaces an exception in the `with` block with the error that `explain_own_objects` returns."""
     try:
         yield
     except Exception as error:
@@ -568,7 +568,7 @@ def name_own_method(scenario: Scenario, own: UserObjects) -> str:
 
 
 def _describe_object(kind: Kind, scenario: Scenario, own: UserObjects) -> str | None:
-    """Returns the name of the user's object of a kind for messages, or None if the run uses an object of fedray."""
+    """Names the user's object of a kind for messages. Returns None if the run uses an object of fedray."""
     name = own.named().get(kind.given)
     if kind.part == "training":
         return None if name is None else f"{kind.given} = {name}"

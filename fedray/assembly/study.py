@@ -187,7 +187,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | No
 
 
 def seed_world(seed: int, fold: int) -> int:
-    """Returns the seed of a world, which is one seed of one fold.
+    """Returns the seed of the world of one replicate and one fold.
 
     In fold 0 it is the replicate's seed. Every other fold has a different seed.
 
@@ -275,7 +275,7 @@ def find_test_clients(scenario: Scenario) -> TestClients | None:
 
 
 def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
-    """Returns the folds to run, which are one fold or all folds of the samples or clients.
+    """Returns the folds to run: one fold or all folds. They divide the samples or the clients.
 
     Args:
         scenario: The scenario.
@@ -389,8 +389,8 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
     Returns:
         The digests of each kind:
         - `data`, `network`: a digest of each property whose change would change results.
-        - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth". It
-          is empty if there is no source.
+        - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth". The
+          digest is empty if there is no source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
         - `values`: a digest of each value that these functions and classes use, under a name such as "loss mine:
           weights". Values of callbacks are left out, because a callback may change them.

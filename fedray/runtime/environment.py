@@ -232,7 +232,7 @@ def find_address(runtime: str, address: str | None) -> str | None:
     `address` is the value of `--address`, or None if it is not set.
 
     Raises:
-        BadInput: `--address` is set, but the scenario does not run on Ray, or fedray cannot use this kind of address.
+        BadInput: `--address` is set for a scenario that does not run on Ray, or it is of a kind that fedray cannot use.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -367,7 +367,7 @@ def session_places() -> list[Path]:
 
 @contextmanager
 def open_session(place: Path) -> Iterator[Path]:
-    """Makes the folder of a local Ray cluster, and locks it while the block runs. The caller removes the folder.
+    """Makes the folder of a local Ray cluster, and locks it during the `with` block. The caller removes the folder.
 
     Raises:
         FedrayError: The folder cannot be made in `place`.
@@ -410,7 +410,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters, whose drivers are gone.
+    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters. Their drivers are gone.
 
     Returns:
         The folders of the clusters that still run.

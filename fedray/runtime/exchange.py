@@ -1,6 +1,6 @@
 """Divides the jobs of a round into blocks and among actors, and finds the clients whose training fails.
 
-A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
+A *job* trains one model of one world (a seed and a fold) at one client. A *block* is a set of jobs that are trained
 together as one computation, and a *lane* is one job of a block. An *exchange* is all messages of a round between the
 coordinator, which runs the round loop, and the actors, which train. A *study* is everything that a run needs except a
 runtime.
@@ -201,14 +201,14 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 def _explain(error: Exception) -> str:
     """Describes an error in one line.
 
-    The line names the type of the error, but not for errors of fedray.
+    For an error that is not fedray's own, the line names its type.
     """
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 @contextmanager
 def limit_seconds(seconds: float | None) -> Iterator[None]:
-    """Raises TimeoutError in the block after a number of seconds of wall time.
+    """Raises TimeoutError in the `with` block after a number of seconds of wall time.
 
     It uses a timer signal. So it works only in the main thread, and cannot interrupt a long call into C code.
     """
@@ -293,9 +293,9 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 
 
 def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
-    """Splits jobs into blocks, which are trained together, and returns the indexes of each block's jobs.
+    """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
-    All jobs of a block have the same learning rate and the same batch width.
+    The jobs of a block are trained together. They have the same learning rate and the same batch width.
     """
     width = choose_batch_width(jobs.size, phase.local)
     kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
@@ -373,9 +373,10 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
 def split_by_tier(
     study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
 ) -> list[IntArray]:
-    """Splits jobs into blocks, which are trained together, and returns the indexes of the jobs of each block.
+    """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
-    If tiers train slices of the network, all jobs of a block are of clients of the same tier.
+    The jobs of a block are trained together. If tiers train slices of the network, these jobs are of clients of one
+    tier.
 
     Args:
         study: The objects of the run.
@@ -422,8 +423,8 @@ class TrainRequest(NamedTuple):
         exchange: Number of the exchange.
         t: The round, from 0.
         jobs: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of jobs in this exchange whose sums the actor should still hold. An actor that
-            lacks these sums has been restarted.
+        kept: Number of this exchange's earlier chunks of jobs for which the actor should still hold the sums. An actor
+            that lacks these sums has been restarted.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -599,7 +600,7 @@ class Task(NamedTuple):
 
     Attributes:
         chunk: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange whose sums the actor should still hold.
+        kept: Number of this exchange's earlier chunks for which the actor should still hold the sums.
         sends: Whether the actor must send its sums with the reply.
     """
 

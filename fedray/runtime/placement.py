@@ -83,9 +83,9 @@ def seat(
 ) -> IntArray | None:
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
-    Each actor goes to the node that has room for the most actors of its kind. Nodes with resources that only other
-    kinds need come last. If the required actors (`least`) do not fit in this way, each of them goes to the first node
-    with room for it.
+    Each actor goes to the node that has room for the most actors of its kind. A node comes last if it has resources
+    that only other kinds need. If the required actors (`least`) do not fit in this way, each of them goes to the first
+    node with room for it.
 
     The nodes of the required actors do not depend on `most`. For several kinds, this function may find no solution
     although one exists.
@@ -270,8 +270,8 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
             the tier with the fewest actors per client gets one more, until no node has room.
 
     Returns:
-        The actors, tier by tier. If a tier does not set `num_cpus`, its actors get the largest share 1, 1/2, 1/3, ...
-        of a CPU with which all actors fit.
+        The actors, tier by tier. If a tier does not set `num_cpus`, its actors get the largest share of a CPU (1, 1/2,
+        1/3, ...) with which all actors fit.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
@@ -401,7 +401,8 @@ def choose_seats(
         clients: The tiers and their numbers of clients.
         per_actor: Number of clients of each actor, or `auto`.
         actors: Number of actors of the run, or `auto`.
-        parts: Number of runs that share the cluster if `per_actor` and `actors` are `auto`. This run takes one share.
+        parts: Number of runs that share the cluster. This run takes one share. The number counts only if `per_actor`
+            and `actors` are `auto`.
         cluster: The resources of the cluster.
         waits: Whether the run waits for more nodes if the cluster is too small for its actors. If it waits, an actor
             needs one CPU, or the resources that its tier sets.

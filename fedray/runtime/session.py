@@ -1,7 +1,7 @@
 """Runs a study in its run directory, and defines the runtime without Ray.
 
-A *study* is everything that a run needs except a runtime, and a *world* is one seed of one fold of the data. A
-*session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
+A *study* is everything that a run needs except a runtime. A *world* is one combination of a seed and a fold of the
+data. A *session* is the work of one process for a run: from the first round or the newest checkpoint to the summary.
 """
 
 import logging
@@ -44,7 +44,7 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Returns for each world (one seed of one fold) the ids of the clients that a question asks.
+    """Returns for each world (a seed and a fold) the ids of the clients that a question asks.
 
     If the question names no clients, it asks the first `EVALUATED_CLIENTS` clients of the run.
     """
@@ -55,7 +55,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
-    """Lists the pieces into which a question is cut, which are ranges of samples or clients.
+    """Lists the pieces into which a question is cut. They are ranges of samples or clients.
 
     If `Question.at_home` is set, a piece is one client.
     """
@@ -70,7 +70,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
     """Cuts the samples or clients of each world into pieces of at most `size`.
 
     Returns:
-        The world and the index of the first sample or client of each piece.
+        For each piece, its world and the index of its first sample or client.
 
     Example:
         >>> cut_pieces([1200, 400], size=500)  # of two worlds with so many rows
@@ -127,7 +127,7 @@ class Inline:
         return keep_vectors(self.worker.store.state(), names)
 
     def restore(self, private: dict[str, torch.Tensor]) -> None:
-        """Replaces the private vectors of the clients by the vectors of a checkpoint."""
+        """Replaces the private vectors of the clients with the vectors of a checkpoint."""
         self.worker.store.restore(private)
 
     def close(self) -> None:
@@ -372,7 +372,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the descriptions of several processes to one.
+    """Joins the descriptions of several processes into one.
 
     `engine` is the first engine. `engines` lists all engines if they differ.
 
@@ -402,7 +402,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if, by the self-test of a worker, results depend on which jobs are trained together."""
+    """Warns if a worker's self-test shows that results depend on which jobs are trained together."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

@@ -1,8 +1,8 @@
 """Trains the parts of a stack in one process.
 
-A stack has *bases*, which are ensembles of networks (*sub models*) or of classifiers, and may have a *meta model*. The
-inputs of the meta model (*features*) are the predictions of the sub models. Each part of the stack has its own worker.
-Features stay in the process that computes them. A *study* is everything that a run needs except a runtime.
+The *bases* of a stack are ensembles of networks (*sub models*) or of classifiers. A stack may also have a *meta model*.
+The inputs of the meta model (*features*) are the predictions of the sub models. Each part of the stack has its own
+worker. Features stay in the process that computes them. A *study* is everything that a run needs except a runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ class FittedVotes:
 
         Args:
             i: Index of the base.
-            world: The world (one seed of one fold of the data), 0 to R - 1.
+            world: The world (a seed and a fold), 0 to R - 1.
             folds: Folds of the stack. For each fold, only the classifiers that were fitted without this fold vote.
             x: Raw inputs of the world, `[n, ...]`.
 
@@ -83,7 +83,7 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i. `world` is a world of the base, which lacks one fold.
+        """Returns the classifier that a client fits for base i. `world` is a world of the base, without one fold.
 
         If each fold is one client, `fold` is 0, because the clients that are not left out have the same samples in
         every fold.
@@ -247,7 +247,7 @@ class StackWorkers:
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _predict(self, outputs: Tensor) -> FloatArray:
-        """Returns the probabilities of raw outputs. Outputs for real targets are returned unchanged, as float64."""
+        """Turns raw outputs into probabilities. Outputs for real targets are returned unchanged, as float64."""
         raw = outputs.numpy()
         return classification.probabilities(raw) if self.study.classes else raw.astype(np.float64)
 
@@ -337,7 +337,7 @@ class StackWorkers:
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """Returns the study of a part. For the meta model, its samples are the features that `compute` makes."""
+    """Returns the study of a part. The samples of the meta model are the features that `compute` makes."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

@@ -1,6 +1,6 @@
 """Trains jobs in one process, and adds up the statistics of their uploads for the server's step.
 
-A *job* trains one model of one world (one seed of one fold) at one client. A *block* is a set of jobs that are trained
+A *job* trains one model of one world (a seed and a fold) at one client. A *block* is a set of jobs that are trained
 together as one computation, and a *lane* is one job of a block. A *study* is everything that a run needs except a
 runtime. A *stack* is an ensemble of networks or classifiers (`fedray.runtime.stacking`).
 """
@@ -42,7 +42,7 @@ SHARE = 0.25  # largest share that samples take of the GPU memory that this proc
 
 
 class RowsOnDevice:
-    """Keeps copies of samples on a device. A copy exists as long as its original in main memory.
+    """Keeps copies of samples on a device. A copy exists as long as its original does in main memory.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
@@ -282,13 +282,13 @@ class Worker:
         return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
     def deal(self, update: Update) -> Dealt:
-        """Returns the batches for the jobs of an update."""
+        """Returns the batches of the jobs in `update`."""
         jobs = update.jobs
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
         return deal(local=update.local, move=self.to_device, rows_on_device=self.rows_on_device)
 
     def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
-        """Makes the block of jobs for an update. The terms that `Phase.pieces` add to the gradient are left out."""
+        """Makes the block of the jobs in `update`, without the terms that `Phase.pieces` add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -354,7 +354,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        They are from the last of `Phase.pieces` that gives clients their own models.
+        If several of `Phase.pieces` give clients their own models, the last one counts.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -372,8 +372,8 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. For a stack (M = 1) they are those of the stack, followed by those of its P sub
-            models, `[1 + P, n, C]`.
+            Raw outputs, `[M, n, C]`. For a stack (M = 1): outputs of the stack, then of its P sub models, `[1 + P, n,
+            C]`.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)

@@ -2,8 +2,8 @@
 
 A *job* trains one model of one world at one client. It starts from the newest *version* of the model. Each server step
 that changes the model makes the next version. A job is *in flight* from its start until the server uses its upload. The
-*staleness* of the upload is the number of server steps in this time that change the model. A *world* is one seed of one
-fold of the data, and a *study* is everything that a run needs except a runtime.
+*staleness* of its upload is the number of server steps that change the model while the job is in flight. A *world* is
+one combination of a seed and a fold of the data. A *study* is everything that a run needs except a runtime.
 """
 
 import heapq
@@ -46,25 +46,24 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """The J jobs that end at server steps whose times are already computed, `[J]` each.
+    """The J jobs that end at server steps whose times are already computed.
 
-    They are sorted by server step, then by model, then by arrival.
+    Each array `[J]` is sorted by server step, then by model, then by arrival.
 
     Attributes:
         client: Client of each job.
         model: Model of each job.
         turn: Number of the client's earlier turns. In a turn a client trains the models that the schedule assigns to
             it. The job's random numbers depend on the turn.
-        version: Number of server steps of the job's model before the job started.
-        born: Number, from 1, of the server step that made the job's version of the model. It is 0 for the initial
-            model.
+        version: Number of server steps that changed the job's model before the job started.
+        born: Server step, counted from 1, that made the job's version of the model. It is 0 for the initial model.
         start: Virtual second at which the job started.
         arrival: Virtual second at which the upload arrived or would have arrived.
         status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
         step: Server step that uses the upload. If no step uses it, this is the first step after the job's end.
-        staleness: Number of server steps of the model between the job's start and `step`. It is -1 if no step uses the
-            upload.
-        copy: Number of earlier uploads of the same client and model that the same server step uses.
+        staleness: Number of server steps that changed the model between the job's start and `step`. It is -1 if no step
+            uses the upload.
+        copy: Number of the client's earlier uploads of the same model in the same server step.
         world: World of each job.
         row: Row of the state that holds the job's model: `world * K + model`.
         loss: Mean loss over the optimizer steps. It is NaN until the job is trained. Training changes `loss`, `error`
@@ -130,7 +129,7 @@ _DRAWS = 1024  # number of random numbers drawn at once
 
 
 class Pace(NamedTuple):
-    """The time that each of N clients takes for a job, `[N]` each.
+    """The time that each client takes for a job. Arrays are `[N]`.
 
     Attributes:
         compute: Virtual seconds of training.
@@ -165,13 +164,13 @@ class Pace(NamedTuple):
 
 
 class ServerSteps(NamedTuple):
-    """Some consecutive server steps, S in number.
+    """S consecutive server steps.
 
     Attributes:
         time: Virtual second of each server step, `[S]`.
         models: The models that each server step changes.
-        jobs: The jobs that end at these steps. For each step, the jobs whose uploads it uses come first. The jobs that
-            ended without an upload since the step before come next.
+        jobs: The jobs that end at these steps. For each step, the jobs whose uploads it uses come first. Then come the
+            jobs that ended after the previous step without an upload.
     """
 
     time: FloatArray
@@ -196,7 +195,7 @@ class Timeline:
             seed: Seed of the world.
             assign: A function that takes the number of a turn and returns the models that each client trains in this
                 turn.
-            world: Index of the world (one seed of one fold).
+            world: Index of the world (a seed and a fold).
         """
         self.rule, self._pace = rule, pace
         self._models, self._seed, self._clients, self._world = models, seed, len(pace.compute), world
@@ -300,7 +299,7 @@ class Timeline:
             self._fill(now)
 
     def _step(self, time: float, models: tuple[int, ...]) -> None:
-        """Records a server step that changes some models. It uses all of their uploads that have arrived."""
+        """Records a server step, which uses all arrived uploads of some models."""
         for k in models:
             buffer = self._buffer[k]
             self._finished += buffer
@@ -373,7 +372,7 @@ class Timeline:
 
 
 class ClientCosts(NamedTuple):
-    """What a job of each of N clients costs in each of R worlds, `[R, N]` each.
+    """What a job of each client costs in each world, in arrays `[R, N]`.
 
     Attributes:
         size: Number of training samples.
@@ -381,7 +380,7 @@ class ClientCosts(NamedTuple):
         up: Bytes that the job sends.
         down: Bytes that the job receives.
         work: All computation of the job as a number of steps (`simulation.rounds.cost_jobs`).
-        samples: Number of samples that these steps read.
+        samples: Number of samples that the steps of `work` read.
     """
 
     size: IntArray
@@ -481,8 +480,7 @@ class Horizon:
     Attributes:
         lines: The timeline of each world.
         jobs: The jobs that end at the known steps. Jobs of forgotten steps are left out.
-        open: The started jobs whose uploads are used after the known steps. Each is (row of the state that holds its
-            model, version of the model).
+        open: (row of the state, version) of the model of each started job whose upload is used after the known steps.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -576,7 +574,7 @@ LEAST_FREED = 8  # versions are freed if their number has grown by a quarter plu
 
 
 class Sums:
-    """Stores the sums over the uploads of trained jobs until the server step that uses them.
+    """Stores sums over uploads until the server step that uses the sums.
 
     Example:
         One call of a runtime returns the sums for two server steps. A second call returns one more sum for step 7.
@@ -599,8 +597,7 @@ class Sums:
         Args:
             stats: Sums of each group's uploads, `[G, ...]`. The uploads of a group change the same model in the same
                 server step.
-            groups: The server step and the row of the state of each group that has uploads. These groups come first in
-                the sums.
+            groups: (server step, row of the state) of each group with uploads. These groups come first in the sums.
             most: G, the number of groups for which the sums have space.
         """
         for g, group in enumerate(groups):
@@ -627,9 +624,9 @@ def _pick(value: Any, g: int, groups: int) -> Any:
 
 
 def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
-    """Joins the sums of single models to the sums of a server step for all M models, `[M, ...]`.
+    """Joins the sums of single models into sums for all M models, `[M, ...]`.
 
-    Other models get zeros.
+    Models without sums get zeros.
 
     The keys of `parts` are the models' rows in the state.
     """
@@ -666,7 +663,7 @@ def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
 
 
 class Versions:
-    """Stores the older versions of models from which unfinished jobs have started.
+    """Stores the older model versions that unfinished jobs started from.
 
     Attributes:
         now: For each row of the state, the number of server steps that have changed its model, `[M]`.
@@ -690,7 +687,7 @@ class Versions:
             self._rows = dict(zip(keys, rows, strict=True))
 
     def pass_step(self, rows: Iterable[int], state: State | None = None) -> None:
-        """Counts a server step that changes some rows of the state, and stores their models as older versions.
+        """Counts a server step that changes some rows of the state, and stores the rows' models as older versions.
 
         `state` is the state before the step. If it is None, nothing is stored.
         """
@@ -702,7 +699,7 @@ class Versions:
     def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
         """Deletes the versions that no later step needs.
 
-        A version is needed if a job has started from it whose upload the server uses in step t or later.
+        A version is needed until the server has used the uploads of all jobs that started from it.
 
         Args:
             t: The server step.
@@ -766,7 +763,7 @@ class _Call(NamedTuple):
     Attributes:
         places: Indexes into the jobs of `Horizon.jobs`, `[J]`.
         group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
-        groups: The server step and the row of the state that each group's uploads change.
+        groups: For each group, its server step and the row of the state that its uploads change.
     """
 
     places: IntArray
@@ -840,7 +837,8 @@ class AsyncTraining:
     def _mix(self, t: int, state: State) -> State:
         """Mixes each model with the versions from which its jobs started: `(1 - alpha s) w + alpha s w_start`.
 
-        The server then adds `alpha s delta`, so that the result is FedAsync's `(1 - alpha s) w + alpha s w_trained`.
+        Here `alpha s` is the weight of a job's upload. The server then adds `alpha s delta`, so that the result is
+        FedAsync's `(1 - alpha s) w + alpha s w_trained`.
         """
         models, jobs = state.models.clone(), self._ahead.jobs.take(self._ahead.places(t, t + 1))
         used = [j for j in np.flatnonzero(jobs.status == clock.OK).tolist() if jobs.error[j] is None]
@@ -853,7 +851,7 @@ class AsyncTraining:
         return state._replace(models=models)
 
     def _train(self, t: int, state: State) -> None:
-        """Trains the jobs of server step t, and jobs of later steps that start from versions that exist already."""
+        """Trains the jobs of server step t, and jobs of later steps whose versions exist already."""
         ahead = self._ahead
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
@@ -866,7 +864,7 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns for how many server steps one call may train the jobs. The current step counts too."""
+        """Returns the number of server steps, with the current one, whose jobs one call may train."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
@@ -892,7 +890,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs of a call for a runtime, and a state with the models from which these jobs start.
+        """Returns the jobs that a call sends to the runtime, and a state with the models from which these jobs start.
 
         The state has one row for each version of each model.
         """
@@ -939,7 +937,7 @@ def split_turns(owner: IntArray) -> list[IntArray]:
     The first wave has each owner's first job, the second wave each owner's second job, and so on.
 
     Args:
-        owner: Number of the client (of a world) to which each job belongs, `[J]`.
+        owner: Number of the client to which each job belongs, `[J]`. A client has another number in each world.
 
     Example:
         >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left

@@ -29,11 +29,11 @@ class Links:
     first entry is valid from second 0 on.
 
     Attributes:
-        client: Client of each entry in ascending order, `[n]`.
-        start: Virtual second from which each entry is valid, `[n]`. It ascends for each client.
+        client: Client of each entry, `[n]`, in ascending order.
+        start: Virtual second from which each entry is valid, `[n]`. The entries of a client are in ascending order.
         period: Virtual seconds after which the entries of each client repeat, `[N]`. NaN means that they do not repeat.
-        values: The speeds of each entry by name, such as `uplink`, `[n]` each. NaN means that the client keeps its
-            usual speed.
+        values: The entries' values of each speed, `[n]`, by the speed's name (such as `uplink`). NaN means that the
+            client keeps its usual speed.
 
     Example:
         Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
@@ -94,11 +94,11 @@ class Devices:
 
     Attributes:
         clients: All clients. Their tiers describe the devices.
-        figures: Numbers that describe each client's device, by name, `[N]` each. NaN means that the number of the
-            client's tier is used.
-        available: A function that takes the seeds of the worlds, the clients, and the current virtual seconds, `[J]`
-            each. It returns the virtual seconds until each client is available, `[J]`. They are 0 for a client that is
-            available now. None means that every client is always available.
+        figures: The clients' values of each number that describes a device, `[N]`, by the number's name. NaN means that
+            the number of the client's tier is used.
+        available: A function of three arrays `[J]`: the world's seed, the client, and the current virtual second. It
+            returns the virtual seconds until each client is available, `[J]`. 0 means available now. None means that
+            every client is always available.
         links: Links that change over time. None means that no link changes.
 
     Example:
@@ -121,7 +121,7 @@ class Devices:
         Args:
             name: Name of the number, which is a field of `Tier`.
             client: Ids of the clients, `[J]`.
-            now: Virtual second for each client, `[J]`, for links that change over time. None means second 0.
+            now: Virtual second for each client, `[J]`. Only links that change over time need it. None means second 0.
         """
         tiers = self.clients.tiers
         if len(tiers) == 1:
@@ -254,7 +254,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
     """Makes the rule of availability from the windows of time in a trace.
 
-    An empty cell means that the window has no start, no end or no period.
+    A window may lack a start, an end or a period. The cell is then empty.
     """
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
@@ -270,7 +270,7 @@ def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) ->
 
 
 def _make_links(clients: Clients, client: IntArray, table: dict[str, FloatArray], path: Path) -> Links:
-    """Makes the links that change over time from the trace's rows with a value of `link_from`."""
+    """Makes the links that change over time. They are in the rows of the trace that have a `link_from`."""
     period = table.get("period", np.full(len(client), np.nan))
     rows = np.flatnonzero(~np.isnan(table["link_from"]))
     rows = rows[np.lexsort((table["link_from"][rows], client[rows]))]
@@ -323,7 +323,7 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Draws the numbers that describe each client's device from a profile.
+    """Draws the numbers that describe each client's device. A profile gives their distributions.
 
     The random numbers depend on the client's id.
 
@@ -387,7 +387,7 @@ class CountingRule:
 
 
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
-    """Returns the number of steps of each job if some participants of each world train for fewer epochs, `[J]`.
+    """Lets some participants of each world train for fewer epochs, and returns each job's number of steps, `[J]`.
 
     Such a participant trains all of its models for the same number of epochs. It is drawn uniformly from 1 to the usual
     number.
@@ -404,7 +404,7 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
         t: The round, from 0.
 
     Example:
-        Half of four clients make less than ten epochs of two steps.
+        Two of four clients make fewer than ten epochs. An epoch has two steps.
 
         >>> plan, ten, two = Plan(np.arange(4), np.zeros(4, int), np.zeros(4, int)), np.full(4, 20), np.full(4, 2)
         >>> cut_steps(0.5, plan, ten, two, seeds=np.zeros(1, int), t=0).tolist()
@@ -435,15 +435,15 @@ class RoundTiming(NamedTuple):
 
 
 class JobCosts(NamedTuple):
-    """The work and the traffic of the jobs of a plan, `[J]` each.
+    """The work and the traffic of each job of a plan, in arrays `[J]`.
 
     Attributes:
         steps: Work as a number of steps. A step is one forward and one backward pass. A job without samples has 0.
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples that these steps read. None means that samples take no time.
-        work: Computation of the part of the network that the job trains, as a share of the whole network's, above 0.
-            None means that every job trains the whole network.
+        work: Share of the network's computation that falls on the part that the job trains, above 0. None means that
+            every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.

@@ -1,8 +1,8 @@
 """Runs the rounds of a study, in a loop that is the same for every method.
 
 Each round plans jobs, trains them, makes the server's step and records the jobs. After some of the rounds, the models
-are evaluated and saved. A *study* is everything that a run needs except a runtime. A *world* is one seed of one fold of
-the data. All worlds of a study run in the same rounds.
+are evaluated and saved. A *study* is everything that a run needs except a runtime. A *world* is one combination of a
+seed and a fold of the data. All worlds of a study run in the same rounds.
 """
 
 import math
@@ -39,7 +39,7 @@ WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
     """Returns the value of a metric in one world, or None if this round did not measure it.
 
-    `key` is the scenario key that names the metric, for the message.
+    `key` is the scenario key that names the metric. The error message contains it.
 
     Raises:
         BadInput: This run has no metric of this name.
@@ -52,9 +52,9 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
 
 
 def watched_score(row: Mapping[str, Any], name: str) -> str:
-    """Returns the name of the score that a rule reads, such as the rule of early stopping.
+    """Returns the name of the score that a rule (such as early stopping) reads.
 
-    If the run has scores on withheld samples, it is `hold_out_NAME`. Otherwise it is `NAME`.
+    The name is `hold_out_NAME` if the run has scores on withheld samples, else `NAME`.
 
     Example:
         >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
@@ -64,14 +64,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that name a score by which a round is chosen, and these scores."""
+    """Returns the scenario keys that choose a round by a score, with the name of the score."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the keys of `list_choosing_keys` that chose a round by a score on test samples, and these scores."""
+    """Returns the keys of `list_choosing_keys` that chose a round by a test score, with the name of the score."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -83,7 +83,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
 
 
 def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Returns for every metric its values in the worlds in which it was measured.
+    """Collects each metric's values from the worlds that measured it.
 
     Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. Such a NaN is left out if the
     metric has values in other worlds. A NaN that comes from diverged training stays (the world's `nll` or `rmse` is
@@ -107,11 +107,11 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Updates the best values so far by new values, and returns whether a new value was better.
+    """Compares new values with the best values so far, stores better ones, and returns whether a new value was better.
 
     Args:
-        best: For each world, a list of the best value so far and its round, or an empty list if there is no value.
-            There may also be one entry for the mean of all worlds. `best` is changed in place.
+        best: One entry for each world, or a single entry for the mean of all worlds. It is a list of the best value so
+            far and its round, or an empty list if there is no value. `best` is changed in place.
         values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
@@ -129,7 +129,7 @@ def follow_course(
 
 
 def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bool:
-    """Returns whether all best values are from rounds at least `patience` rounds ago.
+    """Returns whether all best values are at least `patience` rounds old.
 
     Args:
         best: The best values and their rounds, as in `follow_course`.
@@ -220,8 +220,8 @@ CountRounds = Callable[[FloatArray], int]  # from world 0's virtual seconds afte
 class Measuring:
     """Evaluates and saves the models after the rounds in which this is due.
 
-    `began` is the clock time at which the run began. In a resumed run, the seconds of earlier processes are subtracted
-    from it. The other fields are arguments of `run_rounds`.
+    `began` is the clock time at which the run began. In a resumed run, the seconds that earlier processes took are
+    subtracted. The other fields are arguments of `run_rounds`.
     """
 
     study: Study
@@ -248,7 +248,7 @@ class Measuring:
         self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns the number of rounds until the loop must evaluate or save next, at least 1.
+        """Returns the number of rounds, at least 1, after which the loop must evaluate or save.
 
         Args:
             seconds: Virtual seconds of world 0 at the end of each of the next rounds, `[n]`.
@@ -289,7 +289,7 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns how many evaluations are due up to each of some virtual seconds.
+    """Returns the number of evaluations that are due up to each virtual second.
 
     Args:
         seconds: Virtual seconds since the start of the run.
@@ -335,7 +335,7 @@ _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 def draw_first_state(study: Study, phase: Phase) -> State:
     """Returns the state before the first round.
 
-    An initial model is drawn with random numbers that depend on the seed of its world and on its index.
+    The random numbers of an initial model depend on its index and on its world's seed.
     """
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
@@ -418,7 +418,7 @@ def run_rounds(
 
 
 def add_round(progress: Progress, result: RoundResult) -> None:
-    """Adds the result of a round to the progress of a run in place."""
+    """Adds the result of a round to a run's progress, which is changed in place."""
     progress.state = result.state
     progress.round += result.rounds
     np.add.at(progress.up_bytes, result.plan.world, result.table.up_bytes)
@@ -463,8 +463,8 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
     """Lets the participants of a round choose the models that they train, if the method asks for it.
 
     Returns:
-        The plan, and the loss of each of K models at the client of each job, `[J, K]`. The losses are None if the
-        participants do not choose.
+        The plan, and the losses of the K models at each job's client, `[J, K]`. The losses are None if the participants
+        do not choose.
     """
     if phase.choose is None or not len(plan.client):
         return plan, None
@@ -524,7 +524,7 @@ def _ask_clients(
 
 
 def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
-    """Adds to a plan each job's number of training samples and of optimizer steps.
+    """Adds each job's numbers of training samples and optimizer steps to a plan.
 
     Args:
         study: The objects of the run.
@@ -547,7 +547,7 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     """Returns what jobs cost. The costs include what clients compute besides training.
 
     A step that passes over its batch several times counts as several steps (`Local.count_work`). Samples that are used
-    outside training count as further steps of the same batch size. A client that reports its loss of each of K models
+    outside training count as further steps of the same batch size. A client that reports its losses of K models
     computes K forward passes.
 
     Args:
@@ -580,8 +580,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     """Returns the bytes that each job sends and receives, `[J]` each.
 
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
-    chooses its model receives all models. If the local loss uses all models, each client also receives the models that
-    it does not train, with its first job.
+    chooses its model receives all models. If the local loss uses all models, a client's first job also downloads the
+    models that the client does not train.
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)

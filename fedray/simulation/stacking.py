@@ -2,8 +2,8 @@
 
 A *stack* is an ensemble whose outputs are combined by a further model, the *meta model*, or by a rule. A *base*
 consists of networks of one architecture, which are called *sub models*. The bases and the meta model are the *parts* of
-the stack. One plan has the jobs of all parts. A *study* is everything that a run needs except a runtime, and a *world*
-is one seed of one fold of the data.
+the stack. One plan has the jobs of all parts. A *study* is everything that a run needs except a runtime. A *world* is
+one combination of a seed and a fold of the data.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -67,7 +67,7 @@ def split_plan(parts: Sequence[Part], plan: Plan) -> Iterator[PartJobs]:
 def read_part(state: State, part: Part) -> State:
     """Extracts the state of a part, `[worlds * F * x, d_i]`, from the state of the whole stack.
 
-    F is the number of folds, x the number of models per fold, and d_i the number of values of such a model.
+    F is the number of folds, and x the number of models per fold. A model of part i has d_i values.
     """
     rows, number = state.models, part.folds * part.models * len(state.models)
     both = [rows[:, where].reshape(number, -1) for where in (part.trainable, part.buffers)]
@@ -119,7 +119,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns each job's number of steps, the number of samples in them, and a factor of the client's time, `[J]` each.
+    """Returns three arrays `[J]`: each job's steps, the samples in these steps, and a factor of the client's time.
 
     The factor is 0 for the meta model's jobs if the server trains it, because this takes clients no time.
     """
@@ -136,7 +136,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
     """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
 
-    They include the steps of a meta model that the server trains.
+    Both include the steps of a meta model that the server trains.
     """
     total, one = np.zeros(2), np.zeros(1, np.int64)
     for part in (part for part in parts if part.begins <= t < part.ends):
@@ -202,7 +202,7 @@ def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int
 
 
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
-    """Returns the bytes of the sub models that a client downloads for a job to compute features, `[J]`.
+    """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
 
     A client downloads the sub models once, before it first trains the meta model. If the server trains the meta model
     on the clients' features, all clients download the sub models before the meta model's first round.
@@ -279,7 +279,7 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
 
 
 def _make_schedule(parts: Sequence[Part]) -> Schedule:
-    """Returns the schedule of a stack, which plans for each round the jobs of those parts that train."""
+    """Returns the schedule of a stack. For each round it plans the jobs of the parts that train."""
 
     def schedule(t: int, state: State | None) -> Plan:
         empty = Plan(*(np.empty(0, dtype=np.int64) for _ in Plan._fields))
@@ -442,7 +442,7 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns the mean predictions of the models of each fold, `[F, n, C]` for each base.
+    """Returns for each base the mean predictions of each fold's models, `[F, n, C]`.
 
     `members` has the probabilities or values that each of the P sub models predicts, `[P, n, C]`.
     """
@@ -460,7 +460,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
     Args:
         study: The study that `build_stack_study` made.
-        probs: Probabilities that the stack predicts, followed by those that its P sub models predict, `[1 + P, n, C]`.
+        probs: Predicted probabilities, first the stack's and then those of its P sub models, `[1 + P, n, C]`.
         y: True labels, `[n]`.
     """
     average = average_bases(split_by_base(study, probs[1:]))
@@ -475,7 +475,7 @@ def score_bases(study: Study, members: FloatArray, name: str, score: Callable[[F
     Args:
         study: The study that `build_stack_study` made.
         members: Probabilities or values that the P sub models predict, `[P, n, C]`.
-        name: The name of the score, with which all names begin.
+        name: The name of the score. The names of all returned scores begin with it.
         score: A function that takes predictions `[n, C]` and returns their score.
     """
     bases = split_by_base(study, members)
@@ -493,8 +493,8 @@ def collect_stack_report(study: Study, state: State, probs: FloatArray, y: IntAr
     Args:
         study: The study that `build_stack_study` made.
         state: The state with the models of the stack.
-        probs: Probabilities that the stack predicts for the test samples, followed by those that its P sub models
-            predict, `[1 + P, n, C]`.
+        probs: Predicted probabilities of the test samples, first the stack's and then those of its P sub models, `[1 +
+            P, n, C]`.
         y: True labels, `[n]`.
 
     Returns:

@@ -1,6 +1,6 @@
 """Defines `Study`, which is everything that a run needs except a runtime.
 
-A *world* is one seed of one fold of the data. All worlds of a study run in the same rounds.
+A *world* is one combination of a seed and a fold of the data. All worlds of a study run in the same rounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,8 +56,8 @@ class AsyncRule:
         tick: Virtual seconds between two steps of the server, in mode `semi`.
         alpha: Weight of an upload whose staleness is 0, in (0, 1], in mode `async`.
         staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
-            server steps of the model while the client trained it. `constant` gives the weight 1. `polynomial` gives
-            `(1 + tau) ** -a`. `hinge` gives 1 up to `tau = b`, and `1 / (a (tau - b) + 1)` above.
+            server steps that changed the model while the client trained it. `constant` gives the weight 1. `polynomial`
+            gives `(1 + tau) ** -a`. `hinge` gives 1 up to `tau = b`, and `1 / (a (tau - b) + 1)` above.
         a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
         b: The b in the formula of `hinge`.
         dropout: Probability that a client sends nothing. Such a client counts toward `concurrency` until its upload
@@ -87,7 +87,7 @@ class AsyncRule:
     def weigh(self, tau: IntArray) -> FloatArray:
         """Returns the weight of each upload, `[J]`.
 
-        It is the function s of the rule, applied to tau. In mode `async` it is multiplied by alpha.
+        The weight is s(tau), or alpha s(tau) in mode `async`.
 
         Args:
             tau: Staleness of each upload, `[J]`.
@@ -137,8 +137,8 @@ class Evaluation:
         every_seconds: Virtual seconds between two evaluations, in the first world. None means that the evaluations
             follow `every`.
         average: What an ensemble averages: "probabilities", "logits" or "outputs".
-        gamma: Temperature of the weights that a client gives to the models by their losses on its samples. None means
-            that clients do not weigh models by their losses.
+        gamma: Temperature of the weights that a client computes from the models' losses on its samples. None means no
+            such weights.
         noise: Variance that is added to predicted targets. It is "none", "residual" (estimated from training data) or
             "fixed" (1).
         stop_at: (metric, value). The run ends early when the metric has reached the value in every world. None means no
@@ -148,7 +148,7 @@ class Evaluation:
         patience: The rule of early stopping. None means no such rule.
         best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
         metrics: The user's metric functions by name.
-        clients: Largest number of clients whose individual scores are recorded.
+        clients: At most this number of clients have their individual scores recorded.
         conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
             no sets.
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
@@ -196,10 +196,10 @@ class Part(NamedTuple):
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
         voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). A part with
             classifiers has no rounds, and no parameters in the state. None means that the part trains networks.
-        combine: The rule that combines the predictions of a base with one model per client, without a meta model
-            (`fedray.features.stacking`). None means that the base does not have one model per client.
+        combine: The rule that combines a base's predictions without a meta model, if the base has one model per client
+            (`fedray.features.stacking`). Otherwise it is None.
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
-            Only bases use it.
+            It is used only in the parts of bases.
         answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
         trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
             rounds, each as `world * N + client`. It is None for bases.
@@ -223,7 +223,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Everything that a run needs except a runtime. A world is one replicate (seed) of one fold of the data.
+    """Everything that a run needs except a runtime.
+
+    A world is one combination of a replicate (seed) and a fold of the data.
 
     Attributes:
         name: Name of the method.
@@ -300,7 +302,7 @@ class Study:
 
     @property
     def trained(self) -> list["Study"]:
-        """The studies whose clients train a network. These are the parts of a stack, or else only this study."""
+        """The studies whose clients train a network: parts of a stack, or only this study."""
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
@@ -345,7 +347,7 @@ class Study:
 
         Args:
             world: The world of all clients, or the world of each client, `[n]`.
-            client: Ids of the clients among those that train, `[n]`.
+            client: Ids that the clients have among the clients that train, `[n]`.
         """
         ids = self.shards.dealt.ids if isinstance(self.shards, StoredShards) else []
         return np.stack(ids)[world, client] if ids else client
@@ -355,7 +357,7 @@ class Study:
 
         Args:
             client: The client's name, or its id in the whole population.
-            world: Index of the world (one seed of one fold).
+            world: Index of the world (a seed and a fold).
 
         Raises:
             BadInput: There is no such client, or the client never trains.
@@ -379,7 +381,7 @@ class Study:
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a number for each of some worlds, `[J]`. Worlds with the same learning rate have the same number."""
+        """Returns a number for each world, `[J]`. Worlds with the same learning rate have the same number."""
         return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
 
     def answer(self, state: State) -> Answer:
@@ -408,8 +410,8 @@ class Study:
         """Returns network inputs and targets of a world's training samples, `[n, ...]` each, client after client.
 
         Args:
-            world: Index of the world (one seed of one fold).
-            clients: How many clients' samples are returned. These are the first clients. None means all clients.
+            world: Index of the world (a seed and a fold).
+            clients: Only the samples of this number of clients, the first ones, are returned. None means all clients.
         """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
@@ -467,7 +469,7 @@ class AnswerCost(NamedTuple):
 
 
 def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
-    """Returns what it costs to predict with the ensemble of the world with most models.
+    """Returns what prediction costs in the world whose ensemble has most models.
 
     Args:
         study: The study.
@@ -503,7 +505,7 @@ Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sam
 
 
 class Question(NamedTuple):
-    """A request to a runtime to compute a function of the models on the samples of a split or on the data of clients.
+    """A request to a runtime: compute a function of the models for the samples of a split, or for clients.
 
     The runtime divides the samples or clients into pieces of a fixed size. So the result (the *answer*) does not depend
     on the number or the order of processes.
@@ -574,7 +576,7 @@ class Runtime(Protocol):
         """
 
     def restore(self, private: dict[str, Tensor]) -> None:
-        """Replaces what all clients keep between rounds by the content of a checkpoint."""
+        """Replaces what all clients keep between rounds with the content of a checkpoint."""
 
     def close(self) -> None:
         """Ends the processes of the runtime. It must not be used afterwards."""
@@ -596,8 +598,8 @@ class Progress:
         courses: The best values so far and their rounds, for early stopping and for the choice of the best round
             (`fedray.simulation.rounds`).
         stopped: The reason why the run ended early. It is empty if the run did not end early.
-        flight: In asynchronous training, a function that returns the older versions of models from which unfinished
-            jobs started (`fedray.simulation.asynchronous.Versions`). Checkpoints store them.
+        flight: In asynchronous training, a function that returns the older model versions that unfinished jobs started
+            from (`fedray.simulation.asynchronous.Versions`). Checkpoints store them.
     """
 
     round: int
@@ -656,9 +658,9 @@ class FlightTable(NamedTuple):
     Attributes:
         start_seconds: Virtual seconds at which the job started.
         arrival_seconds: Virtual seconds at which the job's upload arrived or would have arrived.
-        version: Number of server steps of the job's model before the job started.
-        staleness: Number of server steps of the model between the job's start and the use of the upload. It is -1 if
-            the upload was not used.
+        version: Number of server steps that changed the job's model before the job started.
+        staleness: Number of server steps that changed the model between the job's start and the use of the upload. It
+            is -1 if the upload was not used.
     """
 
     start_seconds: FloatArray
@@ -674,7 +676,7 @@ class JobTable(NamedTuple):
         samples: Number of training samples of the job.
         steps: Number of optimizer steps. It is 0 if the upload was not used.
         loss: Mean loss over the steps. It is NaN if the job was not trained.
-        up_bytes: Bytes of the upload that count (`fedray.simulation.rounds.count_bytes`).
+        up_bytes: Sent bytes that count (`fedray.simulation.rounds.count_bytes`).
         down_bytes: Received bytes that count. In a random walk they equal `up_bytes`, because the next client receives
             what this one sends.
         sim_seconds: Virtual seconds that the job takes.
@@ -736,7 +738,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:
-    """Joins a world's answers for pieces of a split to one tensor `[K, n, ...]`, in the order of the samples.
+    """Joins a world's answers for pieces of a split into one tensor `[K, n, ...]`, in the order of the samples.
 
     Example:
         >>> pieces = {(0, 500): torch.ones(1, 2, 3), (0, 0): torch.zeros(1, 500, 3), (1, 0): torch.zeros(1, 9, 3)}
@@ -771,7 +773,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
 
     Args:
         host: The process that computes.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
         score: A function that returns the scores of each sample.
         number: Number of scores of a sample.

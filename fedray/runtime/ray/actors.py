@@ -70,7 +70,7 @@ def explain_deaths(a: int) -> FedrayError:
 
 
 class Calls:
-    """Sends tasks to client actors and collects their replies in one exchange, which is all messages of a round.
+    """Sends tasks to client actors and collects their replies in one exchange (all messages of a round).
 
     Attributes:
         actors: The client actors.
@@ -121,7 +121,7 @@ class Calls:
 
 
 class Unsent(NamedTuple):
-    """The sums over an actor's uploads in an exchange (all messages of a round) that the actor has not sent yet.
+    """The sums that an actor has not sent yet, over its uploads in an exchange (all messages of a round).
 
     Attributes:
         exchange: Number of the exchange.
@@ -135,7 +135,7 @@ class Unsent(NamedTuple):
 
 
 class ClientActor:
-    """A client actor. It trains the jobs of its clients, and holds what these keep between rounds (private vectors).
+    """A client actor. It trains jobs, and holds what its clients keep between rounds (private vectors).
 
     Attributes:
         scenario: The scenario that is run.
@@ -287,7 +287,7 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors by new ones, for which the cluster has room, and waits until they can work.
+        """Replaces the actors with new ones for which the cluster has room, and waits until these can work.
 
         If other jobs use the cluster, or if nodes were lost, it first waits until resources are free.
         """
@@ -358,7 +358,7 @@ class ClientActors:
                     ref = self.actors[a].ready.remote()
 
     def _check_nodes(self) -> None:
-        """Adds to `lost` each node of an actor that is gone.
+        """Adds to `lost` each node that is gone and had an actor.
 
         Raises `ClusterChanged` if there is such a node.
         """

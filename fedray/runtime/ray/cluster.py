@@ -137,7 +137,7 @@ class Reservation(NamedTuple):
 
 
 def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reservation:
-    """Asks Ray to reserve the resources of some actors (their seats) at once.
+    """Asks Ray to reserve the resources of all given actors (their seats) together.
 
     If an actor has a node, its resources are reserved there.
 
@@ -286,14 +286,14 @@ def describe_cluster() -> str:
 
 
 def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: str, tiers: list[str]) -> list[Any]:
-    """Makes an actor of a class for each seat, which is the resources that Ray has reserved for one actor.
+    """Makes an actor of a class for each seat (the resources that Ray has reserved for one actor).
 
     Args:
         kind: The class. Its arguments are `shared`, then the index, GPUs, CPUs and name of the actor.
         seats: The seats of the actors.
         shared: The first arguments, which are the same for all actors.
         run: Name of the run.
-        tiers: The name of each actor's tier, with which the actor's name begins.
+        tiers: The name of each actor's tier. The actor's name begins with it.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]

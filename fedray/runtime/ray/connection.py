@@ -67,7 +67,7 @@ def is_verbose() -> bool:
 
 @contextmanager
 def keep_quiet() -> Iterator[None]:
-    """Keeps Ray from printing messages that do not help users and from changing signal handlers, while the block runs.
+    """Stops Ray, during the `with` block, from printing unhelpful messages and from changing signal handlers.
 
     When Ray starts or ends in the block, its C++ code sets its own handler of SIGTERM. So Python's handlers are set
     again after the block.
@@ -202,7 +202,7 @@ class Connection:
 
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
-    """Connects to a cluster, or starts a Ray on this machine, while the block runs.
+    """Connects to a cluster, or to a new Ray on this machine, during the `with` block.
 
     Only this machine can reach such a local Ray.
 
@@ -243,7 +243,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
 def open_local_ray(
     cpus: int, resources: dict[str, float] | None = None, gpus: int | None = None
 ) -> Iterator[Connection]:
-    """Runs a Ray on this machine during the block, without a dashboard and with all ports on loopback.
+    """Runs a Ray on this machine during the `with` block, without a dashboard and with all ports on loopback.
 
     All files of this Ray are in one folder. It is removed at the end, even if a signal ends the process.
 

@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 def retry(method: Callable[Concatenate["RayRuntime", _P], _T]) -> Callable[Concatenate["RayRuntime", _P], _T]:
-    """Decorates a method, which is then repeated if a node is lost while the method runs.
+    """Repeats the decorated method if a node is lost while the method runs.
 
     Before the method is repeated, the runtime replaces its actors.
     """
@@ -128,7 +128,7 @@ class RayRuntime:
 
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question about models. The actors compute it for different samples or clients.
+        """Answers a question about models. Each actor computes a part of the answer.
 
         If `Question.at_home` is set, each client's answer is computed by the actor that holds the client's private
         vectors.
@@ -156,7 +156,7 @@ class RayRuntime:
         return merge_private([to_tensors(part) for part in parts])
 
     def restore(self, private: dict[str, torch.Tensor]) -> None:
-        """Replaces the private vectors of all clients by the vectors of a checkpoint."""
+        """Replaces the private vectors of all clients with the vectors of a checkpoint."""
         if not self.has_private:
             return
         self.has_private = False  # an actor that dies now has nothing to lose and is called again
@@ -184,7 +184,7 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's objects for the actors, and adds each module that has registered a name of the scenario.
+    """Prepares the user's objects for the actors. Adds to them each module that has registered a name of the scenario.
 
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered

@@ -183,7 +183,7 @@ def _pass_on(
 
 
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
-    """Checks for some seconds whether Ray has died, after a worker has died.
+    """Checks, for some seconds after a worker has died, whether Ray has died too.
 
     If Ray is alive, starts the task again.
     """
