@@ -163,7 +163,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 def count_age(scenario: Scenario) -> int:
     """Returns the length of an age: the number of rounds after which the schedule shuffles the models again.
 
-    It is K, the number of models. For a stack it is the least common multiple of the number of models of each base.
+    It is K, the number of models. For a stack it is the least common multiple of the bases' numbers of models.
     """
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)

@@ -113,7 +113,7 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    For a user's method without a specification of its option `server_data`, the share is the option's value.
+    If a user's method does not specify its option `server_data`, the share is the option's value.
 
     Raises:
         BadInput: The value of the option is not a share from 0 to below 1.
@@ -249,8 +249,8 @@ def make_server_inputs(
     """Returns, for a user's method, a function that takes a world and returns the server's unlabeled inputs.
 
     The method's option `inputs` names the source of these inputs, as in FedDF. `withheld` (the default) means the
-    server's samples, and `noise` means random inputs. Any other value is the name of a data set. The option
-    `input_rows` is the number of random inputs, or of inputs of a data set.
+    server's samples, and `noise` means random inputs. Any other value is the name of a data set. In the last two cases,
+    the option `input_rows` is the number of inputs.
 
     Raises:
         BadInput: The options name no inputs, or the network does not accept these inputs.

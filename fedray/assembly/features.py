@@ -306,8 +306,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client`, which leaves out each client once, but the number of clients is too small or too
-            large.
+        BadInput: `folds` is `client` (each fold leaves out one client), but there are too few or too many clients.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -50,7 +50,7 @@ def hash_layers(layout: Layout) -> str:
 
 
 def read_weights(weights: str, net: Net) -> Tensor:
-    """Reads models to start training from, `[worlds, K, d]`.
+    """Reads the models from which training starts, `[worlds, K, d]`.
 
     Batch counters of BatchNorm (`num_batches_tracked`) always start at 0.
 
@@ -147,7 +147,7 @@ class Need(NamedTuple):
 
 
 def read_machine_memory() -> float:
-    """Returns the memory of this machine in bytes, or of its container if that has less."""
+    """Returns the bytes of memory of this machine, or of its container if the container has less."""
     available = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -521,7 +521,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
     """Raises `BadInput`.
 
-    If there are several networks, it replaces `Setting.outputs`, which computes the outputs of one network.
+    If there are several networks, this function replaces `Setting.outputs`, which is for one network.
     """
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "

@@ -27,7 +27,7 @@ STATS = (ExactSum, Counts, Largest, Kept)
 
 
 def _describe(value: Any) -> str:
-    """Describes a value for messages by its type, or by the dtype and shape of an array or tensor."""
+    """Describes a value for messages: an array or tensor by dtype and shape, another value by its type."""
     if isinstance(value, np.ndarray | torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
     return name_type(value)
@@ -521,7 +521,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
-    """Checks the fields of a piece, which adds work to the clients' training, and adds checks to its functions."""
+    """Checks the fields of a piece (work that is added to training), and adds checks to its functions."""
     where, kind = about.where, type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")

@@ -300,7 +300,7 @@ def read_optimizer(thing: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[str, Callable[..., Any]]:
-    """Returns by name the metrics that the scenario names and those that the user passes as objects.
+    """Returns metrics by name: those that the scenario names, and those that the user passes as objects.
 
     Raises:
         BadInput: A name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of

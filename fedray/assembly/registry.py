@@ -305,7 +305,7 @@ class UserObjects:
         return list(found.values()) if isinstance(found, Mapping) else as_list(found)
 
     def named(self) -> dict[str, Any]:
-        """Returns for each object the argument of `fedray.run`, and the name that a scenario uses for the object."""
+        """Returns the names that a scenario uses for the objects, by argument of `fedray.run`."""
         found: dict[str, Any] = {}
         for kind in KINDS.values():
             if each := [_name_object(kind, one) for one in self._list(kind)]:

@@ -98,7 +98,7 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
 
 
 def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> Study:
-    """Builds the study of a scenario, which holds everything that a run needs except a runtime.
+    """Builds the study of a scenario: everything that a run needs except a runtime.
 
     The user's Python objects replace names in the scenario.
 

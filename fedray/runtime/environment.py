@@ -392,7 +392,7 @@ def open_session(place: Path) -> Iterator[Path]:
 
 
 def find_sessions(places: Sequence[Path]) -> list[Path]:
-    """Returns the user's folders of local Ray clusters, which may run or have ended."""
+    """Returns the user's folders of running and ended local Ray clusters."""
     return find_temporary(places, PREFIX, LOCK)
 
 

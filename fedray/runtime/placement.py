@@ -93,8 +93,8 @@ def seat(
     Args:
         kinds: One actor of each kind.
         least: Number of required actors of each kind.
-        most: Largest number of actors of each kind. When all required actors are placed, further actors follow. The
-            next one is of the kind with the smallest share of its largest number.
+        most: Largest number of actors of each kind. After the required actors, the next actor is always of the kind
+            with the lowest ratio of actors to `most`.
         nodes: The nodes with their free resources.
 
     Returns:

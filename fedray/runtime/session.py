@@ -234,7 +234,7 @@ def run_session(
 
 
 def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
-    """Returns a function that calls `evaluate`, and a list to which it adds the seconds of each call."""
+    """Returns a function that calls `evaluate`, and a list. The function adds the seconds of each call to the list."""
     seconds: list[float] = []
 
     def evaluate_timed(progress: Progress) -> list[dict[str, Any]]:

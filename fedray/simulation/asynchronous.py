@@ -555,7 +555,7 @@ class Horizon:
         return self._rows[t - self._first]
 
     def places(self, first: int, end: int) -> slice:
-        """Returns a slice of `jobs`, which selects the jobs that end at the steps from `first` to `end - 1`."""
+        """Returns the slice of `jobs` with the jobs that end at the steps from `first` to `end - 1`."""
         end = min(end, self.end)
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 

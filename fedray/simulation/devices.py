@@ -32,8 +32,8 @@ class Links:
         client: Client of each entry, `[n]`, in ascending order.
         start: Virtual second from which each entry is valid, `[n]`. The entries of a client are in ascending order.
         period: Virtual seconds after which the entries of each client repeat, `[N]`. NaN means that they do not repeat.
-        values: The entries' values of each speed, `[n]`, by the speed's name (such as `uplink`). NaN means that the
-            client keeps its usual speed.
+        values: Arrays `[n]` by name of the speed (such as `uplink`): the speed of each entry. NaN means that the client
+            keeps its usual speed.
 
     Example:
         Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
@@ -94,8 +94,8 @@ class Devices:
 
     Attributes:
         clients: All clients. Their tiers describe the devices.
-        figures: The clients' values of each number that describes a device, `[N]`, by the number's name. NaN means that
-            the number of the client's tier is used.
+        figures: Arrays `[N]` by name: a number that describes each client's device. NaN means that the number of the
+            client's tier is used.
         available: A function of three arrays `[J]`: the world's seed, the client, and the current virtual second. It
             returns the virtual seconds until each client is available, `[J]`. 0 means available now. None means that
             every client is always available.
@@ -442,8 +442,8 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples that these steps read. None means that samples take no time.
-        work: Share of the network's computation that falls on the part that the job trains, above 0. None means that
-            every job trains the whole network.
+        work: Computation for the trained part of the network, divided by that for the whole network. It is above 0.
+            None means that every job trains the whole network.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.

@@ -110,8 +110,8 @@ def follow_course(
     """Compares new values with the best values so far, stores better ones, and returns whether a new value was better.
 
     Args:
-        best: One entry for each world, or a single entry for the mean of all worlds. It is a list of the best value so
-            far and its round, or an empty list if there is no value. `best` is changed in place.
+        best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list of the best
+            value so far and its round, or an empty list if there is no value. `best` is changed in place.
         values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
@@ -175,7 +175,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 
 
 def find_stop(study: Study, progress: Progress) -> str:
-    """Returns the reason why a run ends early after an evaluated round, or an empty text if it goes on."""
+    """Returns the reason why a run ends early after an evaluated round, or an empty text if the run goes on."""
     rules = study.evaluation
     if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
         name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
@@ -510,8 +510,7 @@ def _ask_clients(
     If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
 
     Returns:
-        The sums over the uploads of both times, and the results of the jobs. The results include the errors of both
-        times.
+        The sums over the first and the second uploads, and the results of the jobs with all errors.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)

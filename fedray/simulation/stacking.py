@@ -39,7 +39,7 @@ from fedray.training.block import count_client_steps, samples_seen
 
 
 class PartJobs(NamedTuple):
-    """The jobs that train one part of a stack, which is a base or the meta model.
+    """The jobs that train one part of a stack (a base or the meta model).
 
     Attributes:
         number: Number of the part.

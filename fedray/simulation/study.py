@@ -152,8 +152,7 @@ class Evaluation:
         conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
             no sets.
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
-        ood: Whether the uncertainty of predictions for out-of-distribution inputs is compared with that for test
-            samples.
+        ood: Whether the uncertainty of predictions is compared between out-of-distribution inputs and test samples.
         by_tier: Whether every score of clients of the run is also computed for each tier and for all tiers together.
         personal: Whether every score is also computed for all clients of the run together, if they predict with their
             own models or weights.
@@ -407,11 +406,11 @@ class Study:
         return self.shards.test(world) if name == "test" else self.shards.holdout(world)
 
     def pool_rows(self, world: int, clients: int | None = None) -> tuple[Tensor, Tensor]:
-        """Returns network inputs and targets of a world's training samples, `[n, ...]` each, client after client.
+        """Returns the network inputs and the targets of a world's training samples, `[n, ...]`, client after client.
 
         Args:
             world: Index of the world (a seed and a fold).
-            clients: Only the samples of this number of clients, the first ones, are returned. None means all clients.
+            clients: Number of clients, from client 0 on, whose samples are returned. None means all clients.
         """
         number = self.clients.number if clients is None else min(clients, self.clients.number)
         client, where = np.arange(number), torch.tensor([world])
@@ -643,7 +642,7 @@ class ClientScores(NamedTuple):
     Attributes:
         client: Ids of the clients in ascending order, `[n]`.
         samples: Number of training samples of each client, `[n]`.
-        scores: Scores by column name, `[n]` each. They are `accuracy` or `rmse`, and the same score on held-out samples
+        scores: Arrays `[n]` by column name: `accuracy` or `rmse`, and the same score on held-out samples
             (`hold_out_...`). A client without such samples has NaN.
     """
 

@@ -121,7 +121,7 @@ class Calls:
 
 
 class Unsent(NamedTuple):
-    """The sums that an actor has not sent yet, over its uploads in an exchange (all messages of a round).
+    """Sums over uploads, before an actor sends them. An *exchange* is all messages of a round.
 
     Attributes:
         exchange: Number of the exchange.
@@ -399,7 +399,7 @@ class ClientActors:
         raise explain_deaths(a)
 
     def _recover(self, a: int) -> None:
-        """Waits until actor `a`, which has died, is restarted, and calls `on_death`."""
+        """Waits until the dead actor `a` is restarted, and then calls `on_death`."""
         self.wait_for([a])
         self.on_death()
 

@@ -140,7 +140,7 @@ MOST_SILENCE = 10.0  # a cluster is gone if its head node does not answer for so
 
 
 class RayDied(FedrayError):
-    """Raised if the Ray to which this process is connected is gone."""
+    """Raised if this process's Ray is gone."""
 
 
 class Connection:
@@ -163,7 +163,7 @@ class Connection:
         Without this wait, the caller's next call of Ray might never return.
 
         Args:
-            wait: Least number of seconds during which Ray is checked repeatedly. 0 means one check.
+            wait: Ray is checked repeatedly for at least this number of seconds. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
