@@ -147,8 +147,7 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
         worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
             target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
-        largest: The value that determines the unit, if several values share it: the largest of them. None means that
-            each number gets the unit that fits it.
+        largest: The largest of the values that share one unit. None means that each number has its own unit.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -222,7 +221,7 @@ def format_seconds(number: float) -> str:
 
 
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
-    """Writes a total of a run, and the unit.
+    """Writes a run's total of bytes or seconds with a unit.
 
     `value` is the total in bytes or seconds. None means infinity. `largest` is the largest of several totals that are
     shown in the same unit.
@@ -319,7 +318,7 @@ def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: 
         word: The user's value. If it is not text, no word is similar.
         known: The allowed words.
         otherwise: The text that is returned if no known word is similar.
-        prefix: Text that the question has directly before the known word, for example `method.`.
+        prefix: Text before the known word in the question, for example `method.`.
 
     Example:
         >>> suggest_nearest("digit", ["digits", "mnist"], "choose one of digits, mnist")

@@ -1,4 +1,4 @@
-"""Defines a method as data: how clients and server train (`Phase`), and which models predict (`Answer`).
+"""Defines a method as data: what clients and server do (`Phase`), and which models predict (`Answer`).
 
 A `Piece` is an addition to a client's job before or after training. `fedray.core.types` defines the words *world*,
 *job*, *row* and *block*.
@@ -108,7 +108,7 @@ class Reading(NamedTuple):
         broadcast: The model that each lane's client received, `[W, d]`.
         previous: The model with which the previous training of each lane's client ended, `[W, d]`. None means that no
             code uses it.
-        ensemble: All K models at the beginning of the round, for each lane, `[W, K, d]`. None means that no code uses
+        ensemble: For each lane, all K models at the beginning of the round, `[W, K, d]`. None means that no code uses
             them.
         size: Number of training samples of each lane's client, `[W]` int64. It is None while fedray tries a user's
             function before the run.
@@ -135,8 +135,8 @@ class LocalLoss(NamedTuple):
         reads: Names of the values that the function uses, out of `READS`. `heads` means that the network returns the
             outputs of H heads in training, `[B, H, C]`.
         name: Name of the loss in messages.
-        shared: Name of a tensor in the server's `State.extra`. It begins with `broadcast/`. The tensor has a row for
-            each model. A client receives the row of the model that it trains.
+        shared: Name of a tensor in the server's `State.extra`. The name begins with `broadcast/`. The tensor has a row
+            for each model. A client receives the row of the model that it trains.
         example: A row of this tensor when training begins. fedray sets this field.
 
     Example:
@@ -383,7 +383,7 @@ class Piece:
 
     @property
     def locals(self) -> tuple["Local", ...]:
-        """Returns how clients train in each of the further trainings of a job."""
+        """Returns the settings of each further training of a job."""
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
@@ -449,11 +449,11 @@ class Piece:
 
     @property
     def further_steps(self) -> int:
-        """Returns how many steps a job makes in addition, without samples. The virtual clock counts them."""
+        """Returns how many steps without samples a job makes besides training. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
-        """Returns how many samples of each of J jobs pass through the network outside training. None means none.
+        """Returns how many samples of each of J jobs pass through the network outside training. None means 0.
 
         The virtual clock counts a forward and a backward pass for each sample. `size` is the number of samples of each
         job's client.
@@ -484,7 +484,7 @@ class Piece:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run weighs the models' predictions by weights of its own."""
+        """Returns whether each client of the run has its own weights for the models' predictions."""
         return False
 
     def describe(self) -> tuple[str, str] | None:
@@ -681,7 +681,7 @@ class Local:
             subtracts `lr * weight_decay * w` from the parameters.
         batch_size: Number of samples in a step. None means all samples of the client.
         last_batch: What happens to the last batch of an epoch if it is smaller than `batch_size`. `keep` trains on it.
-            `drop` leaves it out, unless it is the client's only batch. `merge` adds its samples to the batch before.
+            `drop` leaves it out, unless it is the client's only batch. `merge` adds its samples to the previous batch.
         epochs: Number of passes over the client's samples. None means that `steps` is set.
         steps: Number of optimizer steps of every client. None means that `epochs` is set.
         pull: Strength of the pull towards the received model (FedProx's mu).
@@ -692,7 +692,7 @@ class Local:
         step: What replaces the optimizer: a transformation or a function. A transformation's result is multiplied by
             the learning rate, and subtracted from the parameters. A function takes the parameters and `lr`, and returns
             a `torch.optim.Optimizer`. None keeps the optimizer.
-        augment: Random changes of the samples of each batch, in this order.
+        augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
         >>> Local(lr=0.1, lr_decay=0.5, lr_decay_every=2).lr_at(2)
@@ -767,7 +767,7 @@ class Phase:
         local: How a client trains.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
-        pieces: Additions to a client's job before and after training, in this order.
+        pieces: Additions to a client's job before and after training, applied one after another.
         walk: The random walk of the models. None means that there is a server.
         sizes: A function that takes a plan and returns the number of training samples of each job, `[J]`. None means
             all samples of the job's client.
@@ -886,7 +886,7 @@ class Phase:
 
     @property
     def weighs(self) -> bool:
-        """Returns whether each client of the run weighs the models' predictions by weights of its own."""
+        """Returns whether each client of the run has its own weights for the models' predictions."""
         return any(piece.weighs for piece in self.pieces)
 
     @property

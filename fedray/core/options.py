@@ -251,7 +251,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1. Ray schedules these reliably. 0.33 counts as 1/3.
+    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1. Ray schedules these numbers reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)
@@ -288,7 +288,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition of the key `key` (a dotted name). In it the second key has its full name."""
+        """Returns the condition for the key with the dotted name `key`. The second key gets its full name."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
@@ -296,9 +296,9 @@ class Option(NamedTuple):
     """One option of a method, data set, model or partition.
 
     Attributes:
-        default: The value in scenarios that do not set the option. None means that it is absent. `REQUIRED` means that
-            every scenario must set it.
-        check: The check of the value. If `sections` is true, it takes a `ReadSections` as its second argument.
+        default: The value in scenarios that do not set the option. None means that the option is absent. `REQUIRED`
+            means that every scenario must set it.
+        check: The check of the value. If `sections` is true, the check takes a `ReadSections` as its second argument.
         text: Meaning of the option. Only options of methods have a text.
         needs: The condition under which the option has an effect. None means always.
         sections: Whether the value consists of sections.
@@ -379,7 +379,7 @@ class NameSpec:
     Attributes:
         text: One line for `fedray list`.
         options: The options. They are keys in the same section as the name.
-        more: Whether the section may have other keys, which the function of this name gets unchanged.
+        more: Whether the section may have other keys. The model or partition gets them unchanged.
 
     Example:
         >>> from fedray.core.options import real
@@ -497,8 +497,8 @@ class ReadOptions(NamedTuple):
         group: Name of the column with the client of each sample.
         test: The test samples in the same form as the data, or the name of their part of the data. None means the test
             part of the data. If the data have none, test samples are drawn from all samples.
-        test_fraction: Fraction of the samples that are drawn as test samples, if the data have no test samples. It is 0
-            if whole clients are test clients (`data.test_clients`).
+        test_fraction: Fraction of all samples that becomes test samples, if the data have none. It is 0 if whole
+            clients are test clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
         missing: What happens to missing values. `refuse` raises an error. `mean` replaces a missing number by the mean
             of the training samples, and makes missing text a category. `drop` leaves out samples with missing values.

@@ -179,7 +179,7 @@ class ExactSum:
     """Exact sums of G groups of rows. Each sum is split into limbs: parts of different magnitude.
 
     Attributes:
-        limbs: For each index of a limb, the sums of this limb, `[G, d]` float64.
+        limbs: The sums of each limb, `[G, d]` float64. Keys are the indices of the limbs.
     """
 
     limbs: dict[int, Tensor]
@@ -238,7 +238,7 @@ class Kept:
     """Uploads that are not added up, because the server needs each of them.
 
     Attributes:
-        rows: The delta of each upload, `[d]`, by (world, model, client).
+        rows: The delta of each upload, `[d]`. Keys are (world, model, client).
     """
 
     rows: dict[tuple[int, int, int], Tensor]
@@ -416,7 +416,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns a matrix `[G, d]` without its rows of zeros. If these rows are adjacent, they are not copied.
+    """Returns a matrix `[G, d]` without its rows of zeros. If all rows that are left are adjacent, they are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))
@@ -429,7 +429,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Makes statistics small for messages: converts them to NumPy, and drops the rows of zeros of exact sums."""
+    """Makes statistics small for messages: converts them to NumPy, and leaves out rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
@@ -439,7 +439,7 @@ class Totals:
     """Running totals of statistics.
 
     Attributes:
-        stats: The totals, at first without an entry.
+        stats: The totals. It is empty at first.
 
     Example:
         >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]

@@ -8,7 +8,7 @@ also mean the same everywhere:
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
 - A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum,
   and has its own permutation of the models. A row of a data set is a sample.
-- An *age* is K consecutive rounds. A row's permutation says which model it trains in each of them.
+- An *age* is K consecutive rounds. A row's permutation gives its model in each of these rounds.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run. A *new client* has never taken part in the run.
 - An *address* is the tuple (seed, purpose, round, client, model), from which random numbers are computed.
@@ -147,8 +147,8 @@ class Tier:
         seconds_per_step: Virtual seconds of an optimizer step.
         seconds_per_sample: Virtual seconds that each sample of the batch adds to an optimizer step.
         spread: Standard deviation of the logarithm of a device's speed. With 0, all devices of the tier are equal.
-        uplink: Bytes per virtual second to the server.
-        downlink: Bytes per virtual second from the server.
+        uplink: Bytes that a client sends per virtual second.
+        downlink: Bytes that a client receives per virtual second.
         latency: Virtual seconds added to the time of each transfer.
         side_by_side: Whether a client trains its models at the same time instead of one after the other.
         width: Fraction of the network's channels or blocks that a client trains. Only methods that cut networks use it
@@ -223,7 +223,8 @@ class Flight(NamedTuple):
 
     Attributes:
         row: Row of the broadcast models from which the job starts.
-        group: The group of uploads that are summed together. There is one group per world, model and server step.
+        group: Index of the upload's group. The uploads of a group are added up. There is one group per world, model and
+            server step.
         weight: Multiplier of the job's delta. It depends on the staleness of the upload.
         turn: Number of the client's earlier trainings. It takes the place of the round in the keys of the job's random
             numbers.

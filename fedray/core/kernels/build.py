@@ -106,9 +106,9 @@ def _machine() -> str:
 
 
 def _zig_target() -> str | None:
-    """Returns the name that the compiler zig gives to this kind of machine, with an old version of the C library.
+    """Returns zig's name for this kind of machine.
 
-    The old version lets the build run on all current systems.
+    The name includes an old version of the C library, so that the build runs on all current systems.
     """
     system = {"linux": "linux", "darwin": "macos"}.get(sys.platform)
     if system is None or _machine() not in ("x86_64", "aarch64"):
