@@ -28,7 +28,7 @@ _ENTRIES = 1 << 41  # makes the random keys of random entries differ from those 
 
 
 def dense(layout: Layout) -> Compress:
-    """Returns the compression that sends deltas whole: 4 bytes per float and 8 bytes per integer buffer."""
+    """Returns the compression that sends whole deltas: 4 bytes per float and 8 bytes per integer buffer."""
     return Compress(same_bytes(4 * layout.d + 8 * len(layout.counters)), lossless=True, on_device=True)
 
 

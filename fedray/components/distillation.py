@@ -246,8 +246,8 @@ def fuse_models(
 ) -> list[Tensor]:
     """Trains students one after another, and returns the trained model `[d]` of each.
 
-    Every student learns from the uploads of all students. The inputs have the same order, drawn from `key`, for all
-    students.
+    Every student learns from the uploads of all students. All students get the inputs in the same order, which is drawn
+    from `key`.
     """
     target = combine_teachers(how.teacher, rows.inputs, students, engine_of=engine_of)
     return [
@@ -326,7 +326,7 @@ def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
 
 
 def keeping_server(base: Server) -> Server:
-    """Returns the server `base`, except that its statistics also hold every upload."""
+    """Returns a server that works like `base`, but whose statistics also hold every upload."""
 
     def reduce(uploads: Uploads) -> Stats:
         return {**base.reduce(uploads), "uploads": keep_uploads(uploads, uploads.delta)}

@@ -277,7 +277,7 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Draws weights from the Gaussian in each model `[..., d]`, and returns the models with weights instead of means.
+    """Draws weights from the Gaussian in each model `[..., d]`, and returns models that hold them instead of means.
 
     A model begins with p means and p values of rho, where `softplus(rho)` is the standard deviation. `noise` is
     standard normal, `[..., p]`.
@@ -288,7 +288,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 
 
 def answer_with_prior(server: Server, p: int) -> Server:
-    """Returns a server that makes the step of `server`, and then writes each model's prior over the model's Gaussian.
+    """Returns a server that makes the step of `server`, and then replaces each model's Gaussian by the model's prior.
 
     So clients that the run has never seen predict with the prior. The network has p weights.
     """
@@ -317,7 +317,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the derivatives of the standard deviations in rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivatives of the latter with respect to rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -477,7 +477,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` draws from each model's Gaussian.
+    """Returns the models that predict: `draws` samples of each model's Gaussian.
 
     If `draws` is 0, the Gaussian's mean predicts.
     """
@@ -578,8 +578,8 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
     """Returns alpha, a weight in the next posterior of `step_by_admm`: the weight of the prior times all factors.
 
-    If `step` is a number, it is alpha. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N is
-    `clients`.
+    If `step` is a number, alpha is this number. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N
+    is `clients`.
 
     Example:
         The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.

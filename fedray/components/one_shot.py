@@ -52,7 +52,7 @@ class Descent(NamedTuple):
 
 
 def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], world: int) -> Tensor:
-    """Minimizes a function of a model, step by step, and returns the model `[d]` with the best score on the way.
+    """Minimizes a function of a model, step by step, and returns the model `[d]` with the best score.
 
     `start` is the first model, `[d]` float64. It is scored, too. `gradient` takes a model and returns the gradient of
     the function. Among models with the same score, the earliest is returned. If `how` has no score, the last model is
@@ -220,7 +220,7 @@ class Mixtures:
     def heights(self) -> Tensor:
         """Returns `log(weight * density at 0)` of each mode, `[N, M]`. A mode that does not exist has -inf.
 
-        The factor of a density that depends only on 2 pi and p is left out.
+        The factor `(2 pi)^(-p/2)` of each density is left out.
         """
         height = 0.5 * (self.sure.log() - self.pulls * self.mean).sum(-1)
         height -= self.there.sum(1, keepdim=True).double().log()

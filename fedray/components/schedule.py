@@ -147,7 +147,7 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with three more tensors in its state. Rules that choose clients by loss or speed read them.
+    """Returns the method with three more tensors in its state. They serve rules that choose clients by loss or speed.
 
     There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client, and `client_round` `[R,
     N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the utility
@@ -418,8 +418,8 @@ def random_models(models: int, _rows: str = "client") -> Assignment:
 def adaptive(models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule by which a client more often trains models with a high loss on its samples.
 
-    A client draws models at random. `find_odds` computes their odds from the client's last losses (future work of the
-    preprint of Fed-ensemble, section 6).
+    A client draws models with odds that `find_odds` computes from the client's last losses (future work of the preprint
+    of Fed-ensemble, section 6).
     """
 
     def assign(now: WorldRound, drawn: Participants, m: IntArray, state: State | None) -> tuple[IntArray, IntArray]:
@@ -448,8 +448,8 @@ def schedule(
 ) -> Schedule:
     """Joins a participation rule and an assignment rule into a schedule for all worlds.
 
-    `seeds` holds the seed of each world. In fold 0 these are `seed`, `seed + 1`, and so on. Other folds have other
-    seeds.
+    `seeds` holds the seed of each world. In fold 0 these are the scenario's `seed`, `seed + 1`, and so on. Other folds
+    have other seeds.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -480,9 +480,9 @@ def schedule(
 def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Callable[[int, str], Assignment]:
     """Adds checks to a user's kind of schedule. An error is one line that names the mistake.
 
-    A kind of schedule is a function that returns an assignment rule. It takes the number of models K, and the owner of
-    a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If `where` is empty, messages begin with
-    `schedule.kind` and the name of the function.
+    A kind of schedule is a function that returns an assignment rule. The function takes the number of models K, and the
+    owner of a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If `where` is empty, messages
+    begin with `schedule.kind` and the name of the function.
 
     Example:
         >>> def first_model(models, rows):

@@ -42,7 +42,7 @@ class KnownClients(NamedTuple):
         size: Number of training samples of each client, `[n]`.
         loss: Mean training loss in the last round in which the client counted (the server used its upload), `[n]`. NaN
             means that the client has never counted.
-        last: Number of the last round in which the client counted, `[n]`, from 1. 0 means that there is no such round.
+        last: Number of the last round in which the client counted, `[n]`, from 1. It is 0 if there is no such round.
         seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know them,
             because the client has never counted. The field is None if the rule does not use seconds.
         round: Number of the round that begins, from 1.

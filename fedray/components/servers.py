@@ -137,7 +137,7 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
 def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
     """Returns the weighted sum of the deltas of each group of uploads, and the statistics of `group_totals`.
 
-    The arguments are those of `group_totals`.
+    `group_totals` explains the arguments.
     """
     both = group_totals(uploads, group, weight, groups)
     return {"sum": exact_sum(uploads.delta, group, groups, weight), **both}
@@ -180,7 +180,7 @@ def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
 def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
     """Returns statistics that hold a value for each upload, for servers that need every upload.
 
-    The values `[J, ...]` are stored by (world, model, client).
+    The values are `[J, ...]`. In the statistics, the key of a value is (world, model, client).
     """
     keys = zip(uploads.world.tolist(), uploads.model.tolist(), uploads.client.tolist(), strict=True)
     return Kept(dict(zip(keys, values, strict=True)))
