@@ -121,7 +121,7 @@ def fisher_mean(
 
     Example:
         For the first parameter, the first client's curvature is three times the second client's. For the second
-        parameter, both are equal.
+        parameter, the curvatures are equal.
 
         >>> import numpy as np
         >>> both = np.array([0, 1])

@@ -225,7 +225,7 @@ def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local
 
 
 def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
-    """Returns for each of J jobs the sum `|a|_1` of the weights that the gradients of its SGD steps have in the result.
+    """Returns for each of J jobs the sum of the weights with which its SGD gradients change the model, `|a|_1`.
 
     Without momentum each weight is 1, so the sum is the number of steps. With momentum rho, a gradient moves the model
     in its own step and in all later steps. For m such steps, the weight is `a = (1 - rho^m) / (1 - rho)`. With
@@ -312,7 +312,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks, and returns the indices of each block's jobs. The job with the most steps comes first.
+    """Groups jobs into blocks, and returns the indices of each block's jobs, those with more steps first.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.

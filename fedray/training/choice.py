@@ -278,7 +278,7 @@ _RATE = 0.001  # at this rate wide networks with large weights stay finite
 def check_invariance(
     net: Net, engine: Engine, local: Local, example: Tensor, *, dtype: torch.dtype, models: int = 1
 ) -> bool:
-    """Returns whether five models get the same bits if they are trained in one block, and if in blocks of 2 and 3.
+    """Returns whether five models get the same bits in one block of 5 lanes and in blocks of 2 and 3 lanes.
 
     An engine that trains one model after another is not tried: the result is True. `example` is one network input,
     `dtype` is the type of the models' parameters, and `models` is the number K of a run's models.

@@ -88,7 +88,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Splits a vector of p trainable parameters into a network's tensors. Returns each tensor by its name."""
+    """Splits a vector of p trainable parameters into a network's tensors. Returns these with their names."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -169,7 +169,7 @@ class LaneCode(NamedTuple):
 
 
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
-    """Returns the mean loss of a batch. `Local.loss` replaces the network's loss.
+    """Returns the mean loss of a batch. `Local.loss`, if it is set, replaces the network's loss.
 
     `answer` is the forward pass of the model. It takes inputs `[n, ...]` and returns outputs `[n, C]`.
     """

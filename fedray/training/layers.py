@@ -46,7 +46,7 @@ class LayerStack(NamedTuple):
     """The parameters of the linear layers of W models.
 
     Attributes:
-        weights: Weight of each layer, as a view `[W, in, out]`. The longer of its last two axes is contiguous in
+        weights: Weight of each layer, as a view `[W, in, out]`. The longer of the axes `in` and `out` is contiguous in
             memory.
         biases: Bias of each layer, `[W, 1, out]`. None means that the layer has no bias.
     """
@@ -107,7 +107,7 @@ def stack_layers(shape: LayerShape, views: Iterable[Tensor]) -> LayerStack:
 
 
 def write_rows(params: LayerStack, out: Tensor, a: int, b: int) -> None:
-    """Writes the parameters of models a to b (exclusive) into the same rows of `out`, `[W, d]`."""
+    """Writes the parameters of models a to b (exclusive) into rows a to b of `out`, `[W, d]`."""
     at = 0
     for w, bias in zip(*params, strict=True):
         i, o = w.shape[1:]

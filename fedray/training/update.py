@@ -166,7 +166,7 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the round for random keys, t. In asynchronous training, returns each job's `Flight.turn`, `[J]`."""
+        """Returns the round for random keys: t. In asynchronous training, it is `Flight.turn` of each job, `[J]`."""
         return t if self.flight is None else self.flight.turn
 
 
@@ -240,7 +240,7 @@ class Update(NamedTuple):
     Attributes:
         site: The worker.
         phase: The phase that the jobs belong to.
-        t: The round of the models at the start, from 0.
+        t: The round, from 0.
         jobs: The jobs, `[W]`. A single job appears twice if the engine needs two lanes.
         real: The jobs, each of them once.
         state: The state of the server.
