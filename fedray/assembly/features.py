@@ -175,7 +175,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph of N nodes. A random graph is drawn until it is connected, at most `TRIES` times.
+    """Returns the graph of N nodes. Random graphs are drawn until one is connected, at most `TRIES` times.
 
     Args:
         keys: The section `graph` of the scenario.
@@ -354,7 +354,7 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
 
 
 def _model_keys(base: dict[str, Any]) -> ModelKeys:
-    """Returns the section `model` of the scenario for a base, which is an architecture of a stack."""
+    """Returns the section `model` of the scenario for a base (an architecture of a stack)."""
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 

@@ -322,7 +322,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
 
 
 def _extra_tensors(study: Study) -> dict[str, Tensor]:
-    """Returns the tensors that the server has besides the models, on the meta device.
+    """Returns, on the meta device, the tensors that the server has besides the models.
 
     The dict is empty if the user's server raises an exception.
     """

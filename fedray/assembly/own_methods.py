@@ -557,7 +557,7 @@ _TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}
 
 
 def _check_local(where: str, local: Any) -> None:
-    """Raises `BadInput` if no engine can use a description of local training."""
+    """Raises `BadInput` if no engine can do the local training that `local` describes."""
     if not isinstance(local, Local):
         raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")

@@ -180,7 +180,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def count_draws(study: Study) -> int:
-    """Returns the number of networks that are drawn from a model's Gaussian for a prediction (by methods such as PVI).
+    """Returns how many networks are drawn from a model's Gaussian for a prediction, as in PVI.
 
     It is 1 for methods without Gaussians.
     """

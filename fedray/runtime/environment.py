@@ -268,7 +268,7 @@ def refuse_unused_address(runtime: str, address: str | None) -> None:
 
 
 def name_address(address: str) -> str:
-    """Returns an address with the name of the option or variable that set it, for messages.
+    """Returns an address for messages, with the name of the option or variable that set it.
 
     Example:
         >>> name_address("10.0.0.1:6379")
@@ -422,7 +422,7 @@ def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
 
 
 def session_processes(folder: Path) -> list[int]:
-    """Returns the ids of all processes of the local Ray cluster with this folder, its workers included."""
+    """Returns the ids of all processes, workers included, of the local Ray cluster with this folder."""
     mark, found = f"{MARK}={folder}".encode(), []
     for path in PROCESSES.iterdir():
         if path.name.isdigit() and int(path.name) != os.getpid():

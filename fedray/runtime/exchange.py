@@ -539,8 +539,8 @@ def cut_chunks(
         models: Number of models of a world, K.
         at_home: Whether each job runs on the actor that holds what its client keeps between rounds. Then each actor has
             one chunk.
-        laps: Number of chunks per actor. The first chunk of an actor has half of its share of the work, the next a
-            quarter, and so on. With small chunks at the end all actors finish at about the same time.
+        laps: Number of chunks per actor. The first chunk of an actor has half of the actor's share of the work, the
+            next a quarter, and so on. With small chunks at the end all actors finish at about the same time.
 
     Returns:
         The queues. An actor belongs to at most one queue.

@@ -55,7 +55,7 @@ class FittedVotes:
         Args:
             i: Index of the base.
             world: The world (a seed and a fold), 0 to R - 1.
-            folds: Folds of the stack. For each fold, only the classifiers that were fitted without this fold vote.
+            folds: Folds of the stack. The vote for a fold counts only classifiers that were fitted without this fold.
             x: Raw inputs of the world, `[n, ...]`.
 
         Returns:
@@ -85,8 +85,7 @@ class FittedVotes:
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
         """Returns the classifier that a client fits for base i. `world` is a world of the base, without one fold.
 
-        If each fold is one client, `fold` is 0, because the clients that are not left out have the same samples in
-        every fold.
+        If each fold leaves out one whole client, `fold` is 0. The other clients have the same samples in every fold.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)

@@ -326,7 +326,7 @@ def _of_part(values: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
-    """Yields the parts of a stack, which are its bases and then its meta model.
+    """Yields the parts of a stack: first its bases, then its meta model.
 
     The bases train in the first rounds, and the meta model in the later rounds. A base whose clients fit classifiers
     (`Part.voter`) trains in no round.

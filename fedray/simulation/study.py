@@ -154,8 +154,7 @@ class Evaluation:
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
         ood: Whether the uncertainty of predictions is compared between out-of-distribution inputs and test samples.
         by_tier: Whether every score of clients of the run is also computed for each tier and for all tiers together.
-        personal: Whether every score is also computed for all clients of the run together, if they predict with their
-            own models or weights.
+        personal: Whether every score is also computed for the clients of the run, each with its own models or weights.
     """
 
     every: int = 1

@@ -211,7 +211,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
 
-    While it waits, it asks Ray for these resources in bundles of at most one unit, so that an autoscaler starts nodes.
+    Meanwhile Ray is asked for these resources in bundles of at most one unit, so that an autoscaler starts nodes.
 
     Args:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.

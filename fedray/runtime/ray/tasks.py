@@ -100,7 +100,7 @@ def run_as_tasks(
 ) -> Iterator[Callable[..., Any]]:
     """Runs functions as tasks of a Ray cluster.
 
-    A task takes one CPU. If it makes actors, it takes a placement group with one CPU for each actor instead.
+    A task without actors takes one CPU. A task with actors takes a placement group with one CPU for each actor.
 
     Args:
         address: Network address of the cluster. None means a Ray that fedray starts on this machine.
