@@ -18,7 +18,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
-from fedray.data.deal import Dealing, TestClients, build_shards, count_clients
+from fedray.data.deal import PartitionSettings, TestClients, build_shards, count_clients
 from fedray.data.shards import Shards, hash_array, hash_shards, sum_up
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
@@ -117,13 +117,13 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     return study
 
 
-def _find_pooled(asked: Scenario, own: registry.UserObjects) -> Dealing:
+def _find_pooled(asked: Scenario, own: registry.UserObjects) -> PartitionSettings:
     """Returns the partition that clients would have if the method did not train on all samples together."""
     part = asked.data.partition
-    return Dealing(part.name, dict(part.options), asked.clients.number, own.partition)
+    return PartitionSettings(part.name, dict(part.options), asked.clients.number, own.partition)
 
 
-def assemble(scenario: Scenario, own: registry.UserObjects, pooled: Dealing | None) -> Study:
+def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSettings | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
     If the method trains on the samples of all clients together, `pooled` is the partition that clients would have
@@ -211,7 +211,7 @@ def deal_shards(
     seeds: list[int],
     folds: list[int],
     *,
-    pooled: Dealing | None,
+    pooled: PartitionSettings | None,
     own: registry.UserObjects,
 ) -> Shards:
     """Divides the data among the clients.
@@ -274,7 +274,9 @@ def find_test_clients(scenario: Scenario) -> TestClients | None:
     return TestClients(tuple(wanted) if isinstance(wanted, list) else wanted, column)
 
 
-def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: Dealing | None) -> list[int]:
+def find_folds(
+    scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: PartitionSettings | None
+) -> list[int]:
     """Returns the folds to run: one fold or all folds. They divide the samples or the clients.
 
     Args:
@@ -290,8 +292,8 @@ def find_folds(scenario: Scenario, data: Dataset, own: registry.UserObjects, poo
         if own.dealt is not None:
             return list(range(len(own.dealt.test) // (scenario.replicates * max(1, len(own.grid)))))
         part = scenario.data.partition
-        dealing = pooled or Dealing(part.name, part.options, scenario.clients.number, own.partition)
-        return list(range(unseen.count_folds(count_clients(data, dealing, scenario.seed))))
+        settings = pooled or PartitionSettings(part.name, part.options, scenario.clients.number, own.partition)
+        return list(range(unseen.count_folds(count_clients(data, settings, scenario.seed))))
     if fold == "all":
         return list(range(known))
     if int(fold) >= known:

@@ -1,7 +1,7 @@
 """Deals the samples of a data set to clients, server and validation in every world, and reads partition files.
 
-To *deal* samples is to distribute them. A *world* is a combination of a replicate (seed) and a fold of the data. A
-`Cut` says which client holds which samples.
+To *deal* samples is to distribute them. A *world* is a combination of a replicate (seed) and a fold of the data.
+`ClientRows` say which client holds which samples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.partition import Cut, Dealt, Generator, find_names, name_owners
+from fedray.data.partition import ClientRows, Dealt, Generator, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
 from fedray.data.synthetic import GeneratedShards
@@ -250,14 +250,16 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
 
 
-def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], Cut]) -> Cut:
+def deal_copies(
+    rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], ClientRows]
+) -> ClientRows:
     """Deals samples to clients if each group of clients has its own copy of all samples.
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function that takes indices of samples and a number of clients, and returns a `Cut`. The `rows` of the cut
+        deal: Function that takes indices of samples and a number of clients, and returns `ClientRows`, whose `rows`
             are positions in the array of indices.
 
     Raises:
@@ -278,7 +280,7 @@ def deal_copies(rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callabl
 # Dealing of samples to clients, server and validation in every world.
 
 OPEN = ("flower", "file")  # partitions without a function in `fedray.data.partition`
-Deal = Callable[[IntArray | slice, Generator], Cut]  # (indices, generator) -> a cut of positions in these indices
+Deal = Callable[[IntArray | slice, Generator], ClientRows]  # (indices, generator) -> positions in these indices
 
 
 class TestClients(NamedTuple):
@@ -303,7 +305,7 @@ class TestClients(NamedTuple):
             f"once, in groups of one size: give one of {known}"
         )
 
-    def choose(self, data: Dataset, cut: Cut, seed: int, fold: int) -> IntArray:
+    def choose(self, data: Dataset, cut: ClientRows, seed: int, fold: int) -> IntArray:
         """Returns the indices of the clients that do not train in one fold of one replicate, in ascending order.
 
         Unless the rule names the clients, they are drawn with the seed. No client is drawn in two folds.
@@ -348,8 +350,8 @@ def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: 
 def _pool(dealt: Dealt) -> Dealt:
     """Joins all clients that train to a single client, which holds all their samples."""
 
-    def join(cuts: list[Cut]) -> list[Cut]:
-        return [Cut(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
+    def join(cuts: list[ClientRows]) -> list[ClientRows]:
+        return [ClientRows(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
 
     return Dealt(join(dealt.owned), join(dealt.kept), [], [], [np.zeros(1, np.int64)] * len(dealt.ids), dealt.test)
 
@@ -381,7 +383,7 @@ def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Ar
     return np.where(plain, shift, mean), np.where(plain, scale, sd)
 
 
-class Dealing(NamedTuple):
+class PartitionSettings(NamedTuple):
     """The settings by which samples are dealt to clients.
 
     Attributes:
@@ -414,7 +416,7 @@ def build_shards(
     folds: list[int] | None = None,
     hold_out: float = 0.0,
     server: float = 0.0,
-    pooled: Dealing | None = None,
+    pooled: PartitionSettings | None = None,
     own: Any = None,
     dealt: Dealt | None = None,
     unseen: TestClients | None = None,
@@ -449,7 +451,7 @@ def build_shards(
     if pooled is not None:
         _, noise, shifts = _split_kinds(pooled.options, data)
     copies = shifts if shifts is not None and shifts.copies else None
-    dealing = Dealing(name, options, clients, own, dealt, copies if pooled is None else None)
+    settings = PartitionSettings(name, options, clients, own, dealt, copies if pooled is None else None)
     folds = folds or [0]
     number = len(data.folds) or 1
     if unseen is not None and (data.folds or data.population):
@@ -477,7 +479,7 @@ def build_shards(
         alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
         whole = _pool(_deal(data, alone, worlds, unseen=unseen))
         dealt = _set_rows_aside(worlds, whole, hold_out=hold_out, server=server)
-    found = dealt or _deal(data, dealing, worlds, hold_out=hold_out, server=server, unseen=unseen)
+    found = dealt or _deal(data, settings, worlds, hold_out=hold_out, server=server, unseen=unseen)
     groups = None
     if name == "natural" and own is None and data.train.group is not None:
         groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
@@ -506,7 +508,7 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 def _deal(
     data: Dataset,
-    dealing: Dealing,
+    settings: PartitionSettings,
     worlds: list[tuple[int, int]],
     *,
     hold_out: float = 0.0,
@@ -514,19 +516,19 @@ def _deal(
     unseen: TestClients | None = None,
 ) -> Dealt:
     """Deals the samples anew for each pair (seed, fold) in `worlds`."""
-    if dealing.copies is not None and dealing.own is None and dealing.name in partition.BY_VALUE:
+    if settings.copies is not None and settings.own is None and settings.name in partition.BY_VALUE:
         raise BadInput(
-            f"data.partition.copies = true, but the clients of data.partition.name = {dealing.name} are those of the "
+            f"data.partition.copies = true, but the clients of data.partition.name = {settings.name} are those of the "
             "data: leave it out, or deal the rows otherwise"
         )
-    if dealing.name != "file" or dealing.own is not None:
+    if settings.name != "file" or settings.own is not None:
         places = worlds if unseen is None else [(seed, 0) for seed, _ in worlds]
-        known = {place: _deal_fold(data, dealing, *place) for place in dict.fromkeys(places)}
+        known = {place: _deal_fold(data, settings, *place) for place in dict.fromkeys(places)}
         cuts = [known[place] for place in places]
         dealt = Dealt(cuts, cuts, [], [])
         dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
         return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
-    dealt, path = _read_file(data, dealing, worlds), dealing.options["file"]
+    dealt, path = _read_file(data, settings, worlds), settings.options["file"]
     for key, value, rows, split in (
         ("data.hold_out = 0", hold_out, dealt.held, "hold_out"),
         ("method.server_data = 0", server, dealt.server, "server"),
@@ -535,10 +537,10 @@ def _deal(
         if rows and not value:
             raise BadInput(f"{key}, but {path} has rows of the split {split}: set it as in its run, or write train")
     dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
-    if dealing.copies is not None:
-        each = len(data.train.y) // dealing.copies.clusters
+    if settings.copies is not None:
+        each = len(data.train.y) // settings.copies.clusters
         for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
-            if (cut.rows // each != draw_clusters(seed, cut.clients, dealing.copies)[cut.owner]).any():
+            if (cut.rows // each != draw_clusters(seed, cut.clients, settings.copies)[cut.owner]).any():
                 raise BadInput(
                     f"data.partition.copies = true, but {path} gives clients rows of a copy that is not their group's: "
                     "give a partition that was dealt with the same data.partition keys and seed"
@@ -546,19 +548,19 @@ def _deal(
     return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
 
 
-def count_clients(data: Dataset, dealing: Dealing, seed: int) -> int:
+def count_clients(data: Dataset, settings: PartitionSettings, seed: int) -> int:
     """Returns the number N of clients to which a partition deals the samples of a data set."""
-    dealing = dealing._replace(options=_split_kinds(dealing.options, data)[0])
-    if dealing.clients is not None and dealing.name not in OPEN:
-        return dealing.clients
-    if dealing.name == "file" and dealing.own is None:
-        return _read_file(data, dealing, [(seed, 0)]).owned[0].clients
-    return _deal_fold(data, dealing, seed, 0).clients
+    settings = settings._replace(options=_split_kinds(settings.options, data)[0])
+    if settings.clients is not None and settings.name not in OPEN:
+        return settings.clients
+    if settings.name == "file" and settings.own is None:
+        return _read_file(data, settings, [(seed, 0)]).owned[0].clients
+    return _deal_fold(data, settings, seed, 0).clients
 
 
-def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
-    """Returns a function that deals samples. It takes their indices and a random generator, and returns a `Cut`."""
-    name, options, clients, own = dealing.name, dealing.options, dealing.clients, dealing.own
+def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
+    """Returns a function that deals samples. It takes their indices and a generator, and returns `ClientRows`."""
+    name, options, clients, own = settings.name, settings.options, settings.clients, settings.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
         made = own if own is not None else partition.make_partitioner(options["partitioner"], given, clients)
@@ -568,7 +570,7 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     if function is not None:
         wanted, declares = partition.wants_columns(function), partition.declares_options(name)
 
-        def deal(rows: IntArray | slice, draw: Generator) -> Cut:
+        def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
             labels = data.train.y[rows]
             return partition.deal_by_function(
@@ -580,14 +582,14 @@ def _find_deal(data: Dataset, dealing: Dealing) -> Deal:
     return lambda rows, draw: known(values[rows], clients, draw)
 
 
-def _read_file(data: Dataset, dealing: Dealing, worlds: list[tuple[int, int]]) -> Dealt:
+def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> Dealt:
     """Deals the samples according to the partition file that the options name."""
-    path = expand_user_path("data.partition.file", dealing.options["file"])
+    path = expand_user_path("data.partition.file", settings.options["file"])
     seeds = list(dict.fromkeys(seed for seed, _ in worlds))
     dealt = read_partition(Path(path), data, [(seeds.index(seed), fold) for seed, fold in worlds])
-    if dealing.clients not in (None, dealt.owned[0].clients):
+    if settings.clients not in (None, dealt.owned[0].clients):
         raise BadInput(
-            f"clients.number = {dealing.clients}, but {path} deals rows to {dealt.owned[0].clients} clients: leave it "
+            f"clients.number = {settings.clients}, but {path} deals rows to {dealt.owned[0].clients} clients: leave it "
             f"out or set it to {dealt.owned[0].clients}"
         )
     return dealt
@@ -610,19 +612,19 @@ def _set_rows_aside(worlds: list[tuple[int, int]], dealt: Dealt, *, hold_out: fl
     return dealt._replace(kept=kept, held=held, server=taken)
 
 
-def _deal_fold(data: Dataset, dealing: Dealing, seed: int, fold: int) -> Cut:
+def _deal_fold(data: Dataset, settings: PartitionSettings, seed: int, fold: int) -> ClientRows:
     """Deals the training samples of a fold. The `rows` of the result are indices into `data.train`."""
-    generator, copies = rng.stream(seed, "partition"), dealing.copies
+    generator, copies = rng.stream(seed, "partition"), settings.copies
     if copies is not None:
         rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
 
-        def deal_some(some: IntArray, clients: int) -> Cut:
-            return _find_deal(data, dealing._replace(clients=clients))(some, generator)
+        def deal_some(some: IntArray, clients: int) -> ClientRows:
+            return _find_deal(data, settings._replace(clients=clients))(some, generator)
 
-        assert dealing.clients is not None  # `build_shards` checked this
-        cluster = draw_clusters(seed, dealing.clients, copies)
+        assert settings.clients is not None  # `build_shards` checked this
+        cluster = draw_clusters(seed, settings.clients, copies)
         return deal_copies(rows, rows // (len(data.train.y) // copies.clusters), cluster, deal_some)
-    deal = _find_deal(data, dealing)
+    deal = _find_deal(data, settings)
     if not data.folds:
         return deal(slice(None), generator)
     train = data.folds[fold][0]

@@ -21,7 +21,7 @@ from fedray.own_code.user_code import describe_exception, name_callable, name_ty
 # The result of a partition, and the samples that are taken from clients for the server and for validation.
 
 
-class Cut(NamedTuple):
+class ClientRows(NamedTuple):
     """The result of a partition, in which client i holds the samples `rows[offsets[i]:offsets[i + 1]]`.
 
     Attributes:
@@ -60,16 +60,16 @@ class Dealt(NamedTuple):
         test: Indices of the samples of the clients that never train. The list is empty if all clients train.
     """
 
-    owned: list[Cut]
-    kept: list[Cut]
-    held: list[Cut]
+    owned: list[ClientRows]
+    kept: list[ClientRows]
+    held: list[ClientRows]
     server: list[IntArray]
     ids: list[IntArray] = []  # noqa: RUF012  (nothing changes this default)
     test: list[IntArray] = []  # noqa: RUF012  (nothing changes this default)
 
 
-def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
-    """Returns the `Cut` in which client `owner[j]` holds sample `rows[j]`. The samples of a client keep their order.
+def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> ClientRows:
+    """Returns the `ClientRows` in which client `owner[j]` holds sample `rows[j]`. A client's samples keep their order.
 
     Example:
         >>> cut = gather_cut(np.array([10, 11, 12]), np.array([1, 0, 1]), clients=2)
@@ -79,11 +79,11 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> Cut:
     order = np.argsort(owner, kind="stable")
     offsets = np.zeros(clients + 1, np.int64)
     np.cumsum(np.bincount(owner, minlength=clients), out=offsets[1:])
-    return Cut(rows[order].astype(np.int64), offsets)
+    return ClientRows(rows[order].astype(np.int64), offsets)
 
 
-def select_clients(cut: Cut, clients: IntArray) -> Cut:
-    """Returns a `Cut` with only some of the clients. They get new indices from 0, in the given order.
+def select_clients(cut: ClientRows, clients: IntArray) -> ClientRows:
+    """Returns `ClientRows` with only some of the clients. They get new indices from 0, in the given order.
 
     Example:
         >>> cut = select_clients(gather_cut(np.arange(4), np.array([0, 1, 2, 2]), 3), np.array([0, 2]))
@@ -107,7 +107,7 @@ def find_names(data: Dataset, group: str | None) -> Array | None:
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 
 
-def name_owners(cut: Cut, column: Array | None) -> tuple[str, ...]:
+def name_owners(cut: ClientRows, column: Array | None) -> tuple[str, ...]:
     """Returns the names of clients. A client's name is the value that all its samples have in a column.
 
     Returns an empty tuple if there is no column, if the values of a client's samples differ, or if two clients have the
@@ -130,7 +130,7 @@ def count_withheld(size: IntArray, fraction: float) -> IntArray:
     return count
 
 
-def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, IntArray]:
+def share_with_server(cut: ClientRows, fraction: float, generator: np.random.Generator) -> tuple[ClientRows, IntArray]:
     """Takes a random share of all samples from the clients. A client with samples keeps at least one sample.
 
     The number of taken samples is rounded down.
@@ -147,7 +147,7 @@ def share_with_server(cut: Cut, fraction: float, generator: np.random.Generator)
     return gather_cut(cut.rows[keep], cut.owner[keep], cut.clients), cut.rows[taken]
 
 
-def withhold(cut: Cut, fraction: float, generator: np.random.Generator) -> tuple[Cut, Cut]:
+def withhold(cut: ClientRows, fraction: float, generator: np.random.Generator) -> tuple[ClientRows, ClientRows]:
     """Withholds a random share of each client's samples from training.
 
     Returns:
@@ -201,12 +201,12 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
     return order[np.argsort(values[order], kind="stable")]
 
 
-def deal_sizes(order: IntArray, size: IntArray) -> Cut:
-    """Returns the `Cut` that gives `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
-    return Cut(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
+def deal_sizes(order: IntArray, size: IntArray) -> ClientRows:
+    """Returns `ClientRows` that give `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
+    return ClientRows(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
-def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
+def raise_to_least(cut: ClientRows, least: int, generator: Generator) -> ClientRows:
     """Moves samples from the clients with the most samples to each client that has fewer than `least` samples.
 
     Imagine the samples of each client as a pile in random order. The function takes samples from the tops of the
@@ -235,7 +235,7 @@ def raise_to_least(cut: Cut, least: int, generator: Generator) -> Cut:
 
 def natural(
     values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
-) -> Cut:
+) -> ClientRows:
     """Makes one client for each natural group, such as a writer, a role or a printer. Clients are sorted by group.
 
     `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
@@ -250,7 +250,7 @@ def natural(
     return _take_owners(values, clients, "the natural partition", min_rows)
 
 
-def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> Cut:
+def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> ClientRows:
     """Makes one client for each value that at least `least` samples have. Clients are sorted by value.
 
     `what` names the partition in messages.
@@ -275,7 +275,7 @@ def column(
     column: str = "",
     *,
     min_rows: int | None = None,
-) -> Cut:
+) -> ClientRows:
     """Makes one client for each different value in a column of a table.
 
     `clients` is the expected number of clients. None accepts any number. Values with fewer than `min_rows` samples are
@@ -289,7 +289,7 @@ def domain(
     clients: int,
     generator: Generator,
     column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> Cut:
+) -> ClientRows:
     """Deals the samples of each domain evenly to a group of clients. Each value of a column is a domain.
 
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
@@ -320,7 +320,7 @@ def time(
     clients: int,
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> Cut:
+) -> ClientRows:
     """Sorts samples by a column, cuts them into N spans of equal length, and deals span i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
@@ -353,7 +353,9 @@ FITTINGS = 60  # iterations of `dirichlet_clients`; more iterations would change
 EQUAL = "equal"
 
 
-def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1) -> Cut:
+def lognormal(
+    labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1
+) -> ClientRows:
     """Deals shuffled samples to clients of lognormal sizes.
 
     Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. `share_rows`
@@ -366,7 +368,9 @@ def lognormal(labels: Array, clients: int, generator: Generator, sigma: float = 
     return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
 
 
-def power_law(labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1) -> Cut:
+def power_law(
+    labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1
+) -> ClientRows:
     """Deals shuffled samples to clients whose sizes follow a power law.
 
     The size of client i is proportional to `r_i^-exponent`. The ranks r_i are 1 to N in random order.
@@ -385,7 +389,9 @@ def power_law(labels: Array, clients: int, generator: Generator, exponent: float
     return _deal_by_law("power_law", exponent, labels, clients, generator, min_rows)
 
 
-def exponential(labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1) -> Cut:
+def exponential(
+    labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1
+) -> ClientRows:
     """Deals shuffled samples to clients of exponential sizes.
 
     The size of client i is proportional to `exp(-rate r_i / (N - 1))`. The ranks r_i are 0 to N - 1 in random order. So
@@ -399,7 +405,7 @@ def exponential(labels: Array, clients: int, generator: Generator, rate: float =
     return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
 
 
-def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> Cut:
+def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> ClientRows:
     """Deals shuffled samples to clients of exactly the given sizes.
 
     The values of the labels are not used. `sizes` is the number of samples of each client. The N numbers must add up to
@@ -417,7 +423,7 @@ def dirichlet_clients(
     *,
     skew: float = 1.0,
     min_rows: int = 1,
-) -> Cut:
+) -> ClientRows:
     """Draws each client's shares of the classes from Dirichlet(alpha), and each client's number of samples separately.
 
     Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting begins
@@ -457,7 +463,7 @@ def dirichlet_clients(
     return _fit_sizes(gather_cut(order, owner, clients), size, generator)
 
 
-def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
+def _fit_sizes(cut: ClientRows, size: IntArray, generator: Generator) -> ClientRows:
     """Moves random samples from clients with too many samples to clients with too few samples.
 
     After rounding, a few clients have too many samples, and a few have too few.
@@ -470,7 +476,7 @@ def _fit_sizes(cut: Cut, size: IntArray, generator: Generator) -> Cut:
     return gather_cut(cut.rows, owner, cut.clients)
 
 
-def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> Cut:  # noqa: PLR0917
+def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> ClientRows:  # noqa: PLR0917
     """Deals shuffled samples to clients whose sizes follow a law."""
     check_rows(len(labels), clients, max(1, least))
     size = _draw_sizes(law, skew, len(labels), clients, generator, least)
@@ -504,7 +510,7 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 # nothing is drawn again, but they get samples of other clients.
 
 
-def iid(labels: Array, clients: int, generator: Generator) -> Cut:
+def iid(labels: Array, clients: int, generator: Generator) -> ClientRows:
     """Shuffles the samples and deals them evenly. The sizes of clients differ by at most 1.
 
     The values of the labels are not used.
@@ -518,7 +524,7 @@ def iid(labels: Array, clients: int, generator: Generator) -> Cut:
     return gather_cut(generator.permutation(n), np.arange(n) % clients, clients)
 
 
-def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> Cut:
+def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -> ClientRows:
     """Sorts the samples by label, cuts them into `clients * shards` shards, and deals the shards at random.
 
     Source: McMahan et al. 2017. With 4 shards for each client, this is the "path" partition of SHEFL.
@@ -535,7 +541,7 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
     return gather_cut(order, generator.permutation(total)[shard] // shards, clients)
 
 
-def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> Cut:
+def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> ClientRows:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
     The number of clients that hold a class is the same for all classes or differs by 1, unless a class has too few
@@ -595,7 +601,7 @@ def dirichlet(
     allow_empty: bool = False,
     min_rows: int | None = None,
     cap: bool = False,
-) -> Cut:
+) -> ClientRows:
     """Deals the samples of each class to the clients in shares drawn from a symmetric Dirichlet(alpha).
 
     In contrast, the partition `dirichlet_clients` draws the shares of the classes for each client.
@@ -649,7 +655,7 @@ def _owners(edges: Array, n: int) -> IntArray:
     return np.repeat(np.arange(len(edges)), counts)
 
 
-PARTITIONS: dict[str, Callable[..., Cut]] = {
+PARTITIONS: dict[str, Callable[..., ClientRows]] = {
     "iid": iid,
     "shards": shards,
     "classes": classes,
@@ -684,7 +690,7 @@ def deal_by_function(
     *,
     columns: Mapping[str, Array] | None = None,
     declares: bool = False,
-) -> Cut:
+) -> ClientRows:
     """Deals the samples with a user's function. Samples that no client gets are not used in training.
 
     Args:
@@ -733,8 +739,8 @@ def wants_columns(function: Callable[..., Any]) -> bool:
     return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
 
-def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
-    """Returns the `Cut` in which client i holds the i-th of the given arrays of samples.
+def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
+    """Returns the `ClientRows` in which client i holds the i-th of the given arrays of samples.
 
     Raises:
         BadInput: A sample is dealt twice.
@@ -743,7 +749,7 @@ def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> Cut:
     count = np.bincount(every, minlength=rows)
     if count.max(initial=0) > 1:
         raise BadInput(f"{where}: row {int(np.argmax(count))} is dealt {count.max()} times: deal each row once")
-    return Cut(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
+    return ClientRows(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
 
 
 _FUNCTIONS: dict[str, OwnPartition] = {}  # functions registered in this process, by name
@@ -813,7 +819,7 @@ def make_partitioner(name: str, options: Mapping[str, Any], clients: int | None)
         raise BadInput(f"data.partition.partitioner = {name}: {describe_exception(error)}") from None
 
 
-def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> Cut:
+def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int | None) -> ClientRows:
     """Deals the samples with a partitioner of `flwr_datasets`. Samples that no client gets are not used in training.
 
     `clients` is the expected number of partitions. None accepts any number.

@@ -16,7 +16,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.files import read_pieces
-from fedray.data.partition import Cut, Dealt, gather_cut
+from fedray.data.partition import ClientRows, Dealt, gather_cut
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, draw_meanings, mislabel, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset, Split
 
@@ -251,9 +251,9 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The partitions (`Cut`) of all worlds in one array, to find the samples of many jobs at once."""
+    """The partitions (`ClientRows`) of all worlds in one array, to find the samples of many jobs at once."""
 
-    def __init__(self, cuts: list[Cut]) -> None:
+    def __init__(self, cuts: list[ClientRows]) -> None:
         self.number = cuts[0].clients
         size = np.stack([np.diff(cut.offsets) for cut in cuts])  # [worlds, N]
         base = np.cumsum([0, *(len(cut.rows) for cut in cuts[:-1])])
@@ -319,7 +319,7 @@ class StoredShards:
         self._copies: Shifts | None = None  # the differences between groups, if each group has a copy of all samples
         self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
-    def shift(self, shifts: Shifts, seeds: list[int], cuts: list[Cut]) -> None:
+    def shift(self, shifts: Shifts, seeds: list[int], cuts: list[ClientRows]) -> None:
         """Changes the inputs or labels of clients as `shifts` describes."""
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.dealt.owned[0].clients:
@@ -351,7 +351,7 @@ class StoredShards:
         """Selects the entries of the clients that train. Each array in `values` has all clients of a world."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
-    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[Cut]) -> None:
+    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows]) -> None:
         """Gives some clients wrong training labels.
 
         `cuts` has the partition of each world, before samples of several clients are pooled.
@@ -464,7 +464,7 @@ class StoredShards:
         return counts.reshape(number, classes).astype(np.int64)
 
 
-def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> Cut | None:
+def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> ClientRows | None:
     """Returns which test samples belong to each client's natural group, or None if there are no such groups."""
     if test_group is None or groups is None:
         return None

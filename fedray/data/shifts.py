@@ -1,6 +1,6 @@
 """Rotates images, adds noise to inputs and changes labels, so that clients differ. Also defines augmentations.
 
-A *world* is a combination of a seed and a fold of the data. A `Cut` says which client holds which samples of a world.
+A *world* is a combination of a seed and a fold of the data. `ClientRows` say which client holds which samples.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Augmentation
 from fedray.core.types import FloatArray, IntArray
-from fedray.data.partition import Cut
+from fedray.data.partition import ClientRows
 from fedray.data.types import Array, Dataset
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def draw_meanings(seed: int, shifts: Shifts, classes: int) -> IntArray:
     return meaning
 
 
-def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int], shifts: Shifts) -> Array:
+def shift_inputs(x: Array, scales: list[Array], cuts: list[ClientRows], seeds: list[int], shifts: Shifts) -> Array:
     """Returns the shifted inputs of all R worlds, `[R * n, ...]`. The inputs of world w begin at `w * n`.
 
     Args:
@@ -125,7 +125,7 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[Cut], seeds: list[int
 
     Example:
         >>> x = np.arange(4.0).reshape(1, 1, 2, 2)
-        >>> cut = Cut(np.array([0]), np.array([0, 1, 1]))  # client 0 has row 0, client 1 has none
+        >>> cut = ClientRows(np.array([0]), np.array([0, 1, 1]))  # client 0 has row 0, client 1 has none
         >>> turned = shift_inputs(x, [np.ones(1)], [cut], [1], Shifts(rotation=4))
         >>> turned[0, 0].tolist(), draw_groups(1, "rotation", 2, 4)
         ([[1.0, 3.0], [0.0, 2.0]], array([1, 0]))
@@ -159,7 +159,7 @@ def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) 
         x[piece] = np.clip(np.rint(noisy), 0, 255) if x.dtype == np.uint8 else noisy
 
 
-def permute_labels(y: IntArray, cuts: list[Cut], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
+def permute_labels(y: IntArray, cuts: list[ClientRows], seeds: list[int], shifts: Shifts, classes: int) -> IntArray:
     """Returns the permuted labels of all R worlds, `[R * n]`. The labels of world w begin at `w * n`.
 
     Args:

@@ -23,7 +23,7 @@ from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition, shifts
 from fedray.data.deal import build_shards
-from fedray.data.partition import PARTITIONS, Cut, count_withheld, share_with_server, withhold
+from fedray.data.partition import PARTITIONS, ClientRows, count_withheld, share_with_server, withhold
 from fedray.data.shards import Shards, StoredShards, count_held_labels
 from fedray.data.shifts import Shifts, draw_clusters, draw_groups, draw_meanings
 from fedray.data.store import load_data
@@ -32,7 +32,7 @@ from fedray.scenario import read_scenario
 from fedray.scenario.sections import PARTITION_SPECS
 
 
-def check(cut: Cut, rows: int, clients: int) -> None:
+def check(cut: ClientRows, rows: int, clients: int) -> None:
     assert (cut.clients, cut.offsets[0], cut.offsets[-1]) == (clients, 0, rows)
     assert np.array_equal(np.sort(cut.rows), np.arange(rows)) and np.diff(cut.offsets).min() > 0
 
@@ -56,7 +56,7 @@ def test_small_clients_are_left_out_with_their_rows_and_it_is_said() -> None:
         assert said == {"data.partition.min_rows = 8 leaves out 2 of 4 clients, with 10 of 100 training rows": ""}
 
 
-def held(cut: Cut, labels: np.ndarray) -> list[int]:
+def held(cut: ClientRows, labels: np.ndarray) -> list[int]:
     return [len(np.unique(labels[cut.rows[a:b]])) for a, b in zip(cut.offsets[:-1], cut.offsets[1:], strict=True)]
 
 
@@ -123,12 +123,12 @@ def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
     assert np.array_equal(labels[kept.rows], np.unique(labels)[kept.owner])
 
 
-def share_of_draws(kind: Callable[[Cut, float, np.random.Generator], tuple[Cut, Any]], cut: Cut) -> IntArray:
+def share_of_draws(kind: Callable[..., tuple[ClientRows, Any]], cut: ClientRows) -> IntArray:
     """How often each row is taken from its client in 600 draws of half of the rows."""
     often = np.zeros(len(cut.rows), np.int64)
     for seed in range(600):
         taken = kind(cut, 0.5, rng.stream(seed, "x"))[1]
-        often[taken.rows if isinstance(taken, Cut) else taken] += 1
+        often[taken.rows if isinstance(taken, ClientRows) else taken] += 1
     return often
 
 
@@ -193,13 +193,13 @@ def make_data(labels: IntArray) -> Dataset:
     return data._replace(columns={"place": np.arange(n) % CLIENTS // 2 + np.arange(n) % 2, "when": -np.arange(n)})
 
 
-def deal(name: str, labels: IntArray, seed: int = 0, clients: int | None = CLIENTS, **options: Any) -> Cut:
+def deal(name: str, labels: IntArray, seed: int = 0, clients: int | None = CLIENTS, **options: Any) -> ClientRows:
     shards = build_shards(make_data(labels), name, {**OPTIONS.get(name, {}), **options}, clients, [seed])
     assert isinstance(shards, StoredShards)
     return shards.dealt.kept[0]
 
 
-def sizes_of(cut: Cut) -> list[int]:
+def sizes_of(cut: ClientRows) -> list[int]:
     return [int(size) for size in np.diff(cut.offsets)]
 
 
