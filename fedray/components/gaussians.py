@@ -28,7 +28,7 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 
 @dataclass(frozen=True)
 class ModelSampler:
-    """The settings by which a sample of models is drawn. These models predict.
+    """The settings by which a sample of models is drawn. The drawn models predict.
 
     Attributes:
         kind: With `bootstrap`, the sample consists of the uploads. With `omc`, it is drawn from N(mean, diag variance).
@@ -591,10 +591,10 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
-    """Returns a server that mixes two Gaussians: the mean of the clients' posteriors, and the prior times all factors.
+    """Returns a server that mixes the mean of the clients' posteriors with the product of prior and clients' factors.
 
     The natural parameters of the new posterior are a weighted sum. The mean of the clients' posteriors has the weight
-    `1 - alpha`. The prior times the factors of all clients has the weight alpha. The state keeps the posterior and the
+    `1 - alpha`. The product of the prior and all factors has the weight alpha. The state keeps the posterior and the
     product of all factors in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
 
     Args:

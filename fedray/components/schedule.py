@@ -330,7 +330,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     """Returns the participation rule that draws one client from each stratum (set of clients) in every round.
 
     Tier c (a class of devices) is split at random into `per_tier[c]` strata. All clients of a stratum share one
-    permutation (preprint of Fed-ensemble; SHEFL section 4). If the strata of a tier have equal sizes, they are drawn
+    permutation (preprint of Fed-ensemble; SHEFL section 4). If a tier's strata can have equal sizes, they are drawn
     once. Otherwise their sizes differ by one client, and a client of a smaller stratum is drawn with higher
     probability. Such strata are drawn again every K = `models` rounds, so that in the long run all clients are drawn
     equally often.

@@ -172,7 +172,7 @@ class StepContext(NamedTuple):
         gradient_at: A function that takes parameters `[p]` and returns the gradient of the batch's mean loss at them,
             `[p]`.
         sample_gradients: A function that takes parameters `[p]` and returns the gradient of each sample's loss at them,
-            `[B, p]`. It is 0 for padding.
+            `[B, p]`. Gradients of padding are 0.
         noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. They are None if
             `Transform.noise` is False.
         size: Number of training samples of the client, a scalar tensor. It is 1 while fedray tries the function before
@@ -433,7 +433,7 @@ class Piece:
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices). It is empty if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices). There is none if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
@@ -626,7 +626,7 @@ class Compressed(NamedTuple):
 
     Attributes:
         delta: The deltas that the server receives, `[J, d]`.
-        own: The clients' new private vectors by name, `[J, d]` each.
+        own: Names and values, `[J, d]`, of the clients' new private vectors.
     """
 
     delta: Tensor
@@ -810,7 +810,7 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with more additions to a client's job. They come after those that it has."""
+        """Returns the phase with more additions to a client's job. The new ones come last."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
@@ -872,7 +872,7 @@ class Phase:
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices). It is empty if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices). There is none if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:

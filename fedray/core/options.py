@@ -358,8 +358,8 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
     Args:
         kind: The dataclass with the section's keys.
         default: None means that the section may be absent. A list means a list of sections. A dict means several
-            sections by name. Without this argument there is one section. If a scenario leaves the section out, its keys
-            have their defaults.
+            sections with names. Without this argument there is one section. If a scenario leaves the section out, its
+            keys have their defaults.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None

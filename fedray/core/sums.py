@@ -105,7 +105,7 @@ def address(array: Tensor | NDArray[Any] | None) -> int | None:
 
 
 class _SumTask(ctypes.Structure):
-    """The arguments of the kernel `sum`, with the fields of `SumTask` in `kernels/sum.c`."""
+    """The arguments of the kernel `sum`. The fields are as in `SumTask` of `kernels/sum.c`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "group", "scale", "big", "sums", "most")),
@@ -288,7 +288,7 @@ def exact_sum(
 
 
 def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, limbs: int, square: bool) -> ExactSum:
-    """Computes `exact_sum` with torch. It is used on a GPU, or if there is no compiled library."""
+    """Computes `exact_sum` with torch: on a GPU, or if there is no compiled library."""
     most = torch.maximum(x.amax(1), -x.amin(1)).double().cpu().numpy()  # NaN stays NaN
     over = _check_largest(most, weight.cpu().numpy().astype(np.float64), square) > 1.0
     big = torch.from_numpy(over).to(x.device)

@@ -283,7 +283,7 @@ class Uploads(NamedTuple):
         tier: Tier of each job's client, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`. None means that there are none.
-        own: The clients' private vectors by name, `[J, d]` each. Compression uses them. They are never sent.
+        own: Names and values, `[J, d]`, of the clients' private vectors. Compression uses them. They are never sent.
         beside: What each job sends in addition to the delta: the change of a vector (SCAFFOLD), `[J, d]`, or m measured
             values, `[J, m]`. None means nothing.
         key: Key of each job's random numbers, `[J]` (`rng.Keys`).
@@ -315,7 +315,7 @@ class State(NamedTuple):
     Attributes:
         models: All models, `[M, d]` float32. Model k of world w is row `w * K + k`.
         counters: Integer buffers, `[M, c]` int64.
-        extra: Further tensors of the method, by name. Most of them have the shape `[M, ...]`.
+        extra: Names and values of the method's other tensors. Most of them have the shape `[M, ...]`.
     """
 
     models: Tensor

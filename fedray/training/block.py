@@ -312,7 +312,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks, and returns the indices of each block's jobs, those with more steps first.
+    """Groups jobs into blocks, and returns the indices of each block's jobs. Jobs with more steps come first.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
@@ -341,7 +341,7 @@ def train_lanes(
     write: Callable[[Tensor, int, int, int], None],
     prepare: Callable[[Tensor, int], Tensor] = lambda x, lanes: x[:, :lanes],
 ) -> Trained:
-    """Trains all lanes (clients) of a block together, step after step. The last lanes have the fewest steps.
+    """Trains all lanes (clients) of a block together, step after step.
 
     Args:
         block: The lanes.

@@ -390,7 +390,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network, or text about a part that the compiled kernel does not support.
+    """Returns the convolutions of a network, or what the compiled kernel does not support, as text.
 
     Example:
         The kernel supports padding, but not strides.

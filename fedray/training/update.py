@@ -171,7 +171,7 @@ class Jobs(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """The batches of a block (clients that are trained together). The fields are those of `Block`.
+    """The batches of a block (clients that are trained together).
 
     Attributes:
         read: A function that takes the numbers lo and hi of two steps. It returns the inputs and targets of the steps
@@ -251,7 +251,7 @@ class Update(NamedTuple):
         counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
             afterwards to the trained model.
         memo: A cache that all blocks of a round share.
-        own: The private vectors that clients will store after training, by name, `[W, d]` each.
+        own: Names and values, `[W, d]`, of the private vectors that clients will store after training.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
         couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
         weigh: A function that returns multipliers for the weights of samples in their batch. None means the multiplier

@@ -120,7 +120,7 @@ def _zig_target() -> str | None:
 def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> Path:
     """Compiles all sources for all instruction sets of this processor family into one library.
 
-    `more` are further flags for the compiler, such as those of sanitizers.
+    `more` are additional flags for the compiler, for example for sanitizers.
 
     Raises:
         BuildFailed: The compiler refused the sources, or there are no kernels for this processor.
