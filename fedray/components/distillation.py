@@ -204,7 +204,7 @@ class Student(NamedTuple):
     Attributes:
         net: The network of the student and the teachers.
         start: The model from which the student starts, `[d]`.
-        uploads: The teachers: the S uploads with this network, `[S, d]`. S may be 0.
+        uploads: The S uploads with this network, which are teachers, `[S, d]`. S may be 0.
 
     Example:
         >>> from torch import nn

@@ -436,7 +436,7 @@ class MethodSpec:
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
         mean_field: Empty means that a model is a network. Otherwise it is a Gaussian over the network's weights, whose
-            initial rho is an option. `prior` means that the model also holds the Gaussian's prior, `site` that it also
+            initial rho is an option. With `prior`, the model also holds the Gaussian's prior. With `site`, it also
             holds a client's factor of the posterior.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
