@@ -37,6 +37,9 @@ def run_part(part: str, arguments: list[str]) -> bool:
 
 def main(arguments: list[str]) -> None:
     """Runs the parts that are named, or all; ends with status 1 where one failed."""
+    if {"-h", "--help"} & {*arguments}:
+        print(__doc__, "Parts: ", ", ".join(PARTS), ".", sep="")
+        return
     named = [one for one in arguments if one in PARTS]
     rest = [one for one in arguments if one not in PARTS]
     passed = [run_part(part, rest) for part in named or PARTS]
