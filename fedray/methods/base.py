@@ -77,7 +77,7 @@ def federated_each(
 ) -> tuple[Phase, ...]:
     """Makes the `parts` of a method: one federated training for each network of `method.networks`.
 
-    The clients that have a network train it. The arguments are those of `federated`.
+    Each network is trained by the clients that have it. The arguments are those of `federated`.
 
     Raises:
         BadInput: The scenario has no list `method.networks`.
@@ -125,8 +125,8 @@ def federated_slices(
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Makes the schedule, which plans the jobs of each round.
 
-    It draws the participants as the scenario says. The key `schedule.kind` says which models they train. If it is not
-    set, `assign` says this.
+    It draws the participants as the scenario says. The key `schedule.kind` decides which models they train. If the key
+    is not set, `assign` decides.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -150,7 +150,7 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 
 def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
-    """Returns a server that merges uploads, and applies the scenario's server optimizer to the merged change."""
+    """Returns a server that merges uploads and then applies the scenario's server optimizer."""
     base, optimizer = merge_uploads(setting, merge), setting.optimizer
     if optimizer.kind == "none":
         return base
@@ -162,7 +162,8 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    The key `server.robust` says how. If it is not set, `server.coefficients` says it. If neither is set, `merge` does.
+    The key `server.robust` decides how. If this key is not set, `server.coefficients` decides. If neither is set,
+    `merge` decides.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -186,7 +187,7 @@ def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
 
 
 def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
-    """Warns the author of a method that a key of the scenario replaces one of the method's ingredients."""
+    """Warns that a key of the scenario replaces an ingredient of the user's own method."""
     if setting.own_method:
         warn_user(
             f"{key} takes the place of the {ingredient} of {setting.own_method}: leave the key out to train with that"
@@ -194,7 +195,7 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns a function that takes a round and returns the work of a server that distils K students.
+    """Returns a function of the round: the work of a server that distils K students.
 
     The function serves as `Phase.server_work`. A student learns from the uploads of its model, and from `more` further
     teachers.
@@ -210,10 +211,10 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns a function that takes a round and returns the work of a server that finds K models by descent.
+    """Returns a function of the round: the work of a server that finds K models by descent.
 
     The function serves as `Phase.server_work`. The server scores each model on the server's samples at the start and
-    after every `each` of the `steps` steps. A step reads no samples.
+    once in every `each` steps. A step reads no samples.
     """
 
     def work(_t: int) -> ServerWork:
@@ -244,7 +245,7 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 def check_own_prior(local: Local, method: str, key: str) -> None:
     """Checks the settings of local training for a method that has its own prior over the weights.
 
-    The scenario key that `key` names replaces weight decay.
+    This prior replaces weight decay. The scenario sets it with the key `key`.
 
     Raises:
         BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither

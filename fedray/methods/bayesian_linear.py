@@ -1,7 +1,7 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` maximizes the marginal likelihood over the
-precisions alpha and beta by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
+`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` finds the precisions alpha and beta with
+the largest marginal likelihood by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
     The weights $w$ include the bias. With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the
@@ -122,7 +122,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
 
 
 def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:
-    """Computes the posterior for inputs x `[n, d]`, targets y `[n]`, and the precisions alpha and beta, above 0."""
+    """Computes the posterior for inputs x `[n, d]`, targets y `[n]`, and positive precisions alpha and beta."""
     precision = alpha * kit.numpy.eye(x.shape[1]) + beta * x.T @ x
     covariance = kit.numpy.asarray(kit.numpy.linalg.inv(precision), dtype=kit.numpy.float64)
     mean = kit.numpy.asarray(beta * kit.numpy.linalg.solve(precision, x.T @ y), dtype=kit.numpy.float64)

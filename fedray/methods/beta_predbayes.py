@@ -21,17 +21,18 @@ Formulas of beta_predbayes:
     $$
 
     $n_k$ is the number of the client's training samples, without the samples that the server took. $\varepsilon$ is a
-    standard normal number for each weight. The velocity $b$ is 0 at the start of a local training, and continues from
-    cycle to cycle. A training has $L$ steps, $s = 0, \dots, L - 1$, which form $c$ cycles (`cycles`) of equal length.
+    standard normal number for each weight. The velocity $b$ is 0 at the start of a local training. It is not set to 0
+    between cycles. A training has $L$ steps, $s = 0, \dots, L - 1$, which form $c$ cycles (`cycles`) of equal length.
     $L / c$ need not be a whole number. $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$
     is 1 if $r_s \ge e =$ `exploration`, else 0.
 
     A cycle gives $q$ samples (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
-    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample of a cycle is at its end.
+    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample is taken at the end of
+    the cycle.
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
     `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`).
-    These give the client's prediction $p_k$. From all $p_k$ follow the product $P$ and the mixture $Q$:
+    These give the client's prediction $p_k$. The product $P$ and the mixture $Q$ follow from all $p_k$:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
@@ -49,16 +50,16 @@ Formulas of beta_predbayes:
     p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and
     makes `beta_epochs` passes in batches of `beta_batch` samples.
 
-    Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give more than 1. Then the prediction is
-    $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few samples, a
-    larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
+    Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give a $\beta$ above 1. Then the
+    prediction is $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few
+    samples, a larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
 
 Deviations:
     1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is
        the number n of samples of all clients together, and the temperature is 1 / n. The noise is then small.
-    2. The position in a cycle is the fraction of the cycle's steps that are done. Samples are taken at equal distances
-       in the part with noise. The authors' code counts batches and epochs, and its cosine uses the batch size instead
-       of the number of batches.
+    2. The position in a cycle is the fraction of the cycle's steps that are done. In the part of a cycle that has
+       noise, samples are taken at equal intervals. The authors' code counts batches and epochs, and its cosine uses the
+       batch size instead of the number of batches.
     3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even if `beta` is fixed. So runs
        with different `beta` train on the same samples. All classes have the same prior probability, as in the authors'
        code.
@@ -67,9 +68,9 @@ Deviations:
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
        left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no training
-       samples. If a client makes fewer steps than it samples networks, it sends some of them twice, and fedray warns.
-       Cycles of one or two steps have no noise. In later rounds a client continues with $b = 0$, and only the networks
-       of the last round predict.
+       samples. If a client makes fewer steps than `samples`, it sends some networks twice, and fedray warns. Cycles of
+       one or two steps have no noise. In later rounds a client continues with $b = 0$, and only the networks of the
+       last round predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:
@@ -111,7 +112,7 @@ def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, op
     beta.
 
     Raises:
-        BadInput: The server has no samples to which it could fit beta.
+        BadInput: Beta is to be fitted, but the server has no samples.
     """
     fitted = options["beta"] == FIT
     if fitted and not options["server_data"]:

@@ -5,10 +5,10 @@ IJCNN 2022. Client i holds n_i samples with weights D_i, which are equal at firs
 
 1. Client i draws n_i samples with the probabilities D_i and fits a weak learner h_i. Every client receives the learners
    of all clients.
-2. Client i sends e_ij, the sum of D_i over the samples on which h_j is wrong, and the sum of D_i over all its samples.
+2. Client i sends e_ij (the sum of D_i over the samples on which h_j is wrong) and the sum of D_i over all its samples.
    The error of h_j is e_j = sum_i e_ij / sum_i sum(D_i).
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
-   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of these learners.
+   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of all learners.
 4. The weight alpha_t of the chosen h_t follows from its error e, as in SAMME. Boosting stops if e >= 1 - 1 / C, for C
    classes.
 5. The weights of samples on which h_t is wrong are multiplied by exp(alpha_t), and all weights are normalized.
@@ -54,9 +54,9 @@ Deviations:
     4. PreWeak.F compares learners by their weighted errors. The authors' code compares them on samples that are drawn
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
-    5. In each round a client takes the virtual time of one pass over its samples, even in PreWeak.F's first round. The
-       bytes of all messages of a round count. Their latency counts once in each direction. If a client drops out, its
-       learner still counts as sent to all other clients.
+    5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
+       The bytes of all messages of a round count. The network's latency counts once in each direction. If a client
+       drops out, its learner still counts as sent to all other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 
 Example:
@@ -193,7 +193,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
     Args:
         setting: The objects built from the scenario.
-        candidates: A function that makes the candidates for the ensemble from the learners of a round.
+        candidates: A function that turns the learners of a round into candidates for the ensemble.
         prepared: Whether all learners are fitted in the first round.
     """
     size = _ensemble(setting)
@@ -217,7 +217,7 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
 
 
 def _one_pass() -> kit.Local:
-    """Returns a local training that takes the virtual time of one pass over the samples, and makes no gradient step."""
+    """Returns a local training without gradient steps. It takes as much virtual time as one pass over the samples."""
     return kit.Local(batch_size=None, epochs=1)
 
 

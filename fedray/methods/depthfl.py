@@ -14,22 +14,22 @@ Formulas of depthfl:
 
     where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises for $T$ rounds.
     Every parameter $w_n$ is averaged over the set $S_n$ of participants that train it. If $\alpha > 0$, FedDyn's
-    corrections (`feddyn`) are added:
+    corrections $h_n$ (`feddyn`) are added to the mean of the uploads $u_i$:
 
     $$
     h_n \leftarrow h_n - \frac{\alpha}{N} \sum_{i \in S_n} (u_{i,n} - w_n), \qquad
     w_n \leftarrow \frac{1}{|S_n|} \sum_{i \in S_n} u_{i,n} - \frac{1}{\alpha} h_n .
     $$
 
-    The prediction is the softmax of the mean of the heads' logits. A client of the run uses the heads up to its depth.
-    With `extended: false` a client has only the last of these heads, as in InclusiveFL without its momentum.
+    The prediction is the softmax of the mean of the heads' logits. A client of the run uses only the heads of its own
+    blocks. With `extended: false` a client has only the last of these heads, as in InclusiveFL without its momentum.
 
 Deviations:
-    1. `fedray.models.nets.add_exits` cuts the scenario's network. It cuts ResNet-18 into the four stages of the paper,
-       and a `cnn` before each of its layers with weights. An added head is a linear layer on the means of the channels.
-       The paper's heads also have attention and convolutions.
-    2. If a tier has only a part of the network, batch normalization that counts its batches is refused. The paper
-       averages its statistics like weights. Use `model.norm: group` instead.
+    1. `fedray.models.nets.add_exits` cuts the scenario's network. ResNet-18 is cut into the four stages of the paper. A
+       `cnn` is cut before each of its layers with weights. An added head is a linear layer on the means of the
+       channels. The paper's heads also have attention and convolutions.
+    2. Batch normalization that counts batches is refused if a tier has only a part of the network. The paper averages
+       such statistics like weights. Use `model.norm: group` instead.
     3. Heads that no client trains do not predict. With `extended: false`, the trained heads predict together for new
        clients. A client of the run predicts with its own head.
     4. Local training follows the scenario's section `local`. The paper makes 5 epochs of SGD in batches of 50 for 1,000
@@ -66,9 +66,9 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns the network of each tier, which has only the first blocks.
+    """Returns each tier's network, which has only the first blocks.
 
-    It has the head of each block, or only the last head.
+    It has the heads of all these blocks, or only the last head.
     """
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
@@ -190,11 +190,11 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
-    """Returns a function that makes a model for predictions from each trained head (output layer).
+    """Returns a function that turns each trained head (output layer) into a model that predicts.
 
     A network returns the mean of its D heads. In the model of one head, the parameters of this head are multiplied by
     D, and those of all other heads are 0. So the mean is the output of this head. `heads` lists the heads that each
-    tier trains, from 0.
+    tier trains, numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them
@@ -215,7 +215,7 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
 
 def _layers(layout: kit.Layout) -> list[str]:
-    """Returns for each tensor of a network the name of its layer."""
+    """Returns the name of the layer for each tensor of a network."""
     return [name.rpartition(".")[0] for name in layout.names]
 
 

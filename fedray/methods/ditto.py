@@ -18,7 +18,8 @@ Deviations:
     2. The personal training has the epochs, the batch size and the learning rate of the global training. It draws its
        own batches.
     3. With K > 1 a client keeps one personal model for each model that it has trained. It predicts with the average of
-       its personal models. For a model that it has not trained yet, the server's model enters the average.
+       its personal models. In the average, the server's model stands for each model that the client has not trained
+       yet.
 
 Example:
     >>> import fedray

@@ -5,8 +5,8 @@ IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and
 kclip/DSVGD.
 
 In each round one client receives the particles, which are the K models. The client moves all of them together by Stein
-variational gradient descent (SVGD). In the density of the moved particles, the client's samples replace the client's
-old factor. Other particles, which never leave the client, represent its factor.
+variational gradient descent (SVGD). They move towards a density in which the likelihood of the client's samples
+replaces the client's old factor. Other particles, which never leave the client, represent its factor.
 
 Formulas of dsvgd:
     The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
@@ -46,8 +46,8 @@ Formulas of dsvgd:
     \log (t_i p_0)$. The client's factor then contains the change of $q$. The client sends the $K$ models to the server,
     which sends them to the next client.
 
-    Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). In the first
-    step of each training, and of each move of the client's own particles, $g = \phi^2$. The median is over all $K^2$
+    Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). $g$ starts anew
+    with $g = \phi^2$ in each training and in each move of the client's own particles. The median is over all $K^2$
     pairs.
 
     In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
@@ -65,7 +65,8 @@ Deviations:
        are trained on the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
-    7. With `decay: none` `local.optimizer` moves the particles, instead of the authors' rule (AdaGrad with a decay).
+    7. If `decay` is none, the particles are moved by `local.optimizer` instead of the authors' rule (AdaGrad with a
+       decay).
     8. One client trains per round. By default the clients take turns. Several clients per round, and compression, are
        refused.
 
@@ -130,9 +131,9 @@ SPECS = {
 
 
 def dsvgd(setting: kit.Setting) -> kit.Method:
-    """Composes K particles `[K, d]`, which are models that one client trains per round.
+    """Composes K models `[K, d]`, which are the particles. One client per round trains all of them.
 
-    The client has K jobs, one for each particle. In each of them it receives and sends d values.
+    The client has K jobs, one for each particle. A job receives and sends d values.
 
     Raises:
         BadInput: Several clients take part in a round, or uploads are compressed. The error is also raised if local

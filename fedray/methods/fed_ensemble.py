@@ -1,12 +1,12 @@
-r"""Fed-ensemble: K models start from K random draws, and in every round a client trains exactly one of them.
+r"""Fed-ensemble: K models start from different random weights, and a client trains exactly one model in each round.
 
 A client computes and sends as much as in FedAvg. Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble: Ensemble Models in
 Federated Learning for Improved Generalization and Uncertainty Quantification*, IEEE T-ASE 2024, doi
 10.1109/TASE.2023.3269639, Alg. 1.
 
 Formulas of fed_ensemble:
-    The $K$ models start from $K$ random draws. Row $P_i$ of the schedule is a permutation of the models that lasts $K$
-    rounds. In every $K$ rounds client $i$ therefore trains each model once:
+    Row $P_i$ of the schedule is a random order of the $K$ models. A new order is drawn every $K$ rounds. Client $i$
+    therefore trains each model once in $K$ rounds:
 
     $$
     \begin{aligned}
@@ -17,8 +17,8 @@ Formulas of fed_ensemble:
     \end{aligned}
     $$
 
-    The mean of the models' predictions is the prediction for a new client. A client of the run weighs the models by
-    their losses on its training samples, with the temperature $\gamma$ = `predict.gamma`:
+    The mean of the models' predictions is the prediction for a new client. A client of the run weights the models by
+    the losses on its own training samples, with the temperature $\gamma$ = `predict.gamma`:
 
     $$
     p(y \mid x) = \sum_k a_{ik} \, p_{w_k}(y \mid x), \qquad

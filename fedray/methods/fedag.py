@@ -26,17 +26,17 @@ Formulas of fedag:
 
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default a client's residuals are those of its own upload. They are those of
-       the mean model with `residuals: mean`, with `omc`, and for linear models. The residuals of the mean model are
-       larger, because it was not trained last on the client's samples. The NLL is reported without and with the noise
+       residuals, averaged over clients. By default a client's residuals are those of its own upload. The mean model's
+       residuals are used with `residuals: mean` and `omc`, and for linear models. They are larger, because the mean
+       model fits a client's samples less well than the client's upload. The NLL is reported without and with the noise
        (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
        errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
-    4. The noise beta^-1 of a linear model (eq. 6) is the residual variance of the training fit. On the data set Power
-       the NLL then agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL
-       is at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or
-       with several linear models, the sample predicts.
+    4. The noise beta^-1 of a linear model (eq. 6) is the variance of its training residuals. On the data set Power the
+       NLL then agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is
+       at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or with
+       several linear models, the sample predicts.
     5. Under partial participation the sample consists of the uploads of the last round in which the model was trained.
 
 Example:
@@ -135,11 +135,11 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict. They are a sample for each of the K Gaussians (eqs. 4-5).
+    """Returns the models that predict, a sample of models for each of the K Gaussians (eqs. 4-5).
 
     Args:
-        state: The server's state. It has a sample for each Gaussian, `[M, slots, d]`, and the weights of the sampled
-            models in the mean, `[M, slots]`.
+        state: The server's state. It has a sample for each Gaussian, `[M, slots, d]`, and the weight with which each
+            sampled model predicts, `[M, slots]`.
         models: Number of models, K.
         clients: Number of clients, N.
         name: Name of the sample in the state.
@@ -162,9 +162,9 @@ def answer_with_sample(
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
     """Adds to the state the variance of each world's training targets, `[R]`.
 
-    With `method.beta: target` it is the variance of the noise, beta^-1.
+    This variance is used as the noise beta^-1 (`method.beta: target`).
 
-    A world is one seed of one fold. `pooled` returns all training samples of a world.
+    A world is one combination of a seed and a fold. `pooled` returns all training samples of a world.
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})

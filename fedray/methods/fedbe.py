@@ -25,7 +25,7 @@ Formulas of fedbe:
     q_c(x) \propto \bar p_c(x)^{1 / \tau}.
     $$
 
-    The next model is the average of the student's weights at the ends of the later epochs.
+    The next model is the average of the student's weights after each of the later epochs.
 
 Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
@@ -97,7 +97,7 @@ SPECS = {
 def fedbe(setting: kit.Setting) -> kit.Method:
     """Composes FedBE with K models, `[K, d]`. The paper has K = 1.
 
-    The teachers of a model are the mean of its uploads, S samples, and the uploads.
+    The teachers of a model are its uploads, their mean, and S samples around this mean.
     """
     learn = setting.distil
     if learn is None:

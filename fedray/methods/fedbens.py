@@ -13,8 +13,8 @@ Formulas of fedbens:
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
     $$
 
-    The posterior of all samples is proportional to the product of these posteriors. Each of them contains the prior
-    $\mathcal N(0, 1/c_0)$ (`prior`), which should count once:
+    The posterior of all samples is proportional to the product of these posteriors. Each factor contains the prior
+    $\mathcal N(0, 1/c_0)$ (`prior`), but the prior should count only once:
 
     $$
     \log p(w) = \sum_{k=1}^N \log p_k(w) + (N - 1) \, \frac{c_0}{2} \, \lVert w \rVert^2 + \text{const}.
@@ -35,12 +35,12 @@ Formulas of fedbens:
 
 Deviations:
     1. The authors' server makes 1,000 steps of Adam (`solver: descent`). The default here (`solver: exact`) finds the
-       mode itself by a few fixed-point steps, and needs no samples at the server.
+       mode by a few fixed-point steps, and needs no samples at the server.
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
-       code scores the model after the first of every 50 steps. The server's samples are a share of all samples
-       (`validation`) that no client has.
-    3. The mixture's weights are equal, which is the authors' default. The weights by the Laplace evidence are left out.
-       So are Kronecker factors, and a full Hessian of the last layer.
+       code scores the model after the first of every 50 steps. The server's samples (`validation` sets their share)
+       belong to no client.
+    3. The mixture's weights are equal, which is the authors' default. Left out are weights from the Laplace evidence,
+       Kronecker factors, and a full Hessian of the last layer.
     4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
        some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
        this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
@@ -110,7 +110,7 @@ LOOKED_STEPS = 50  # steps between two scores on the server's samples
 def fedbens(setting: kit.Setting) -> kit.Method:
     """Composes FedBEns with M models, `[M, d]`.
 
-    A client has M jobs. In each of them it receives d values, and sends 2 d values (optimum and curvature).
+    A client has M jobs. A job receives d values, and sends 2 d values (optimum and curvature).
 
     Raises:
         BadInput: The prior of the product is more precise than a client's prior.

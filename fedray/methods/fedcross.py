@@ -12,8 +12,8 @@ Formulas of fedcross:
     \bar w = \frac{1}{K} \sum_i w_i.
     $$
 
-    With `partner: most_similar` or `least_similar` the partner is the other model $j$ with the largest or smallest
-    cosine of $v_i$ and $v_j$. The mean model $\bar w$ predicts.
+    With `partner: most_similar` the partner is the other model $j$ with the largest cosine of $v_i$ and $v_j$. With
+    `least_similar` it is the one with the smallest. The mean model $\bar w$ predicts.
 
 Deviations:
     1. If the scenario does not set the number of participants (`participation.per_round`), all clients take part. The
@@ -62,7 +62,7 @@ SPECS = {
 
 
 def fedcross(setting: kit.Setting) -> kit.Method:
-    """Composes FedCross with K models, `[K, d]`. In every round each model goes to different clients."""
+    """Composes FedCross with K models, `[K, d]`."""
     alpha, partner = setting.options["alpha"], setting.options["partner"]
     phase = kit.federated(
         setting,
@@ -99,7 +99,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
 
 def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch.Tensor:
-    """Returns for each of K models `[K, p]` the index of its partner in round t, `[K]`.
+    """Returns the index of each model's partner in round t, `[K]`, for K models `[K, p]`.
 
     A single model is its own partner.
 

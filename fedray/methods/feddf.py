@@ -1,4 +1,4 @@
-r"""FedDF: FedAvg, after which the server trains the mean of the uploads to predict as the ensemble of the uploads does.
+r"""FedDF: FedAvg, whose server then trains the averaged model to predict like the ensemble of the uploads.
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
@@ -10,7 +10,7 @@ server averages their uploads (Alg. 3 of the paper). Each architecture has its o
 logits of the uploads of all architectures.
 
 Formulas of feddf:
-    The mean of FedAvg is trained to predict as the ensemble of the uploads does, on the server's inputs $x$:
+    On the server's inputs $x$, the averaged model is trained to predict like the ensemble of the uploads:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
@@ -28,12 +28,12 @@ Formulas of feddf:
 Deviations:
     1. With `networks`, clients without data get no jobs.
     2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
-       these samples, or the mean if no student is better.
-    3. During distillation normalization layers keep the statistics of the mean of the uploads.
-    4. Noise is one fixed set of standard normal inputs for each world (one seed of one fold). The paper draws new noise
-       for every batch.
-    5. `confidence` takes only the weights of the teacher from Fed-ET. In Fed-ET the student is a larger network that
-       learns hard labels. The student's loss has a term for the diversity of the clients.
+       these samples, or the averaged model if no student is better.
+    3. In distillation, the normalization layers keep the statistics of the averaged model.
+    4. Noise is one fixed set of standard normal inputs for each world (a combination of a seed and a fold). The paper
+       draws new noise for every batch.
+    5. From Fed-ET only the weighting of the uploads is taken (`confidence`). In Fed-ET the student is a larger network
+       that learns hard labels, with a loss term for the diversity of the clients.
 
 Example:
     >>> import fedray

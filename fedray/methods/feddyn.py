@@ -28,7 +28,7 @@ Deviations:
     3. If a scenario merges uploads by another rule than the mean, the server's h uses the merged change.
 
 Note:
-    With alpha -> 0 FedDyn does not become FedAvg, because h is proportional to alpha, and `h / alpha` does not vanish.
+    With alpha -> 0 FedDyn does not become FedAvg, because `h / alpha` does not vanish (h is proportional to alpha).
 
 Example:
     >>> import fedray

@@ -4,8 +4,8 @@ Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task Learning un
 2021, Alg. 1.
 
 Formulas of fedem:
-    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. The client gives component $m$
-    the share $q_j(m)$ of its sample $j$, and sets $\pi_i$ to the mean shares. Then it trains each component on the
+    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. Of each sample $j$ the client
+    gives component $m$ the share $q_j(m)$. It sets $\pi_i$ to the mean shares. Then it trains each component on the
     samples, weighted by these shares:
 
     $$
@@ -24,8 +24,8 @@ Deviations:
        size, as in the authors' code. During a round the shares $q_j(m)$ do not change. They are computed from the
        broadcast models.
     2. A share is at least 1e-12. The shares follow from the network's own loss, even if `local.loss` is set.
-    3. A client of the run that has not taken part yet starts from equal weights, and makes 20 E steps on the current
-       models. The average of the K models predicts for a new client.
+    3. A client of the run that has not taken part yet starts from equal weights, and makes 20 E steps (the first two
+       formulas) on the current models. The average of the K models predicts for a new client.
     4. Virtual time counts the steps and bytes of all K models, and one forward pass of each model for the E step.
 
 Example:

@@ -58,7 +58,7 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 
 
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
-    """Returns a server that adds the mean update to each model, multiplied by an `eta` of at least 1.
+    """Returns a server that adds to each model the mean update times `eta`, which is at least 1.
 
     A model without uploads stays unchanged.
 

@@ -4,8 +4,8 @@ Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for
 2024, diagonal variant. `solver: exact` is Fisher merging (Matena, Raffel, NeurIPS 2022).
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start to $w_k$. On its samples, or on `fisher_rows` of them, the client then
-    measures the diagonal of the Fisher information of its network. The client sends $w_k$ and the diagonal:
+    Client $k$ trains from the common start and reaches $w_k$. On its samples, or on `fisher_rows` of them, the client
+    then measures the diagonal of the Fisher information of its network. The client sends $w_k$ and the diagonal:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
@@ -23,8 +23,8 @@ Formulas of fedfisher:
 
     `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
     $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with $g
-    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the model that is best on its own
-    labelled samples.
+    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the model that is best on the
+    server's labelled samples.
 
     If all $F_k$ are equal, or $\lambda$ is much larger than all $F_k$, $w^*$ is FedAvg's mean. If losses are quadratic
     with diagonal Hessians, and the clients reach their optima, $w^*$ is the optimum of all samples. `fisher: model`
@@ -35,11 +35,11 @@ Deviations:
        samples.
     2. `damping` is added to every F_k. The authors' code has no such term in its descent. Its Fisher merging takes the
        plain mean if `sum p_k F_k` is below 1e-6.
-    3. The authors' code quantizes weights and Fishers before it merges them. Here the Fisher diagonal is not
-       compressed, `compress` applies only to the model, and the diagonal is measured at the model before compression.
+    3. The authors' code quantizes weights and Fishers before it merges them. Here `compress` applies only to the model.
+       The diagonal is measured before the model is compressed, and is sent as it is.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
-       code scores the model after the first of every 100 steps. The server's samples are a share of all samples
-       (`validation`) that no client has. In the authors' code they are 500 of the clients' samples.
+       code scores the model after the first of every 100 steps. The server's samples (`validation` sets their share)
+       belong to no client. In the authors' code they are 500 of the clients' samples.
     5. The variant with Kronecker factors (K-FAC) is left out.
     6. The Fisher diagonal is computed from the network's own loss in evaluation mode, even if `local.loss` or weight
        decay is set. Virtual time counts its gradients: one forward pass for each sample, and one backward pass for each

@@ -1,4 +1,4 @@
-r"""FedNova: normalized averaging, so that a client that makes more local steps does not count more.
+r"""FedNova: normalized averaging, so that a client with more local steps does not count more.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with SGD.
@@ -77,7 +77,7 @@ def fednova(setting: kit.Setting) -> kit.Method:
 def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, trainable: int) -> kit.Server:
     """Returns a server that steps `w <- w + tau_eff sum_i p_i delta_i / tau_i`, where `tau_eff = sum_i p_i tau_i`.
 
-    tau_i is client i's number of steps. If clients have momentum, `|a_i|_1` replaces it. A model without uploads stays
+    tau_i is client i's number of steps. With momentum, `|a_i|_1` replaces tau_i. A model without uploads stays
     unchanged. The first `trainable` values of a model are its parameters. The other values (buffers) are averaged
     without tau.
     """

@@ -9,9 +9,9 @@ FedAvg replaces all S_i by the identity. If clients differ and make several step
 point. A client samples its posterior while it trains (iterate-averaged SGD).
 
 Formulas of fedpa:
-    In the first `burn_in` rounds FedPA is FedAvg. Later, a client skips the first steps of its training (the fraction
-    `mixing`) and cuts the other steps into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The means
-    of SGD's iterates in these windows are samples of the client's posterior:
+    In the first `burn_in` rounds FedPA is FedAvg. Later, the first steps of a client's training (the fraction `mixing`)
+    give no samples. The other steps are cut into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The
+    means of SGD's iterates in these windows are samples of the client's posterior:
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad
@@ -32,10 +32,10 @@ Formulas of fedpa:
     where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
     vectors. With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
 
-    Along a direction in which the samples vary by $\sigma^2$, a client's step is multiplied by $(1 + (\ell - 1) \rho) /
-    (1 + (\ell - 1) \rho \, \sigma^2)$. Samples of networks usually vary by much less than 1. This multiplier is then
-    nearly $1 + (\ell - 1) \rho$ in all directions, and a larger $\rho$ mainly means a larger server step. Tune $\rho$
-    together with `server.lr`.
+    Along a direction in which the samples have the variance $\sigma^2$, a client's step is multiplied by $(1 + (\ell -
+    1) \rho) / (1 + (\ell - 1) \rho \, \sigma^2)$. This variance is usually far below 1 for networks. This multiplier is
+    then nearly $1 + (\ell - 1) \rho$ in all directions, and a larger $\rho$ mainly means a larger server step. Tune
+    $\rho$ together with `server.lr`.
 
 Deviations:
     1. The authors' code skips the first epochs and takes one sample in each later epoch. With `local.epochs` 5,

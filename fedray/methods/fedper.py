@@ -19,7 +19,7 @@ Formulas of fedper:
     $$
 
 Formulas of fedbn:
-    FedBN is FedPer with the normalization layers, including their running statistics, as $h_i$.
+    FedBN is FedPer in which $h_i$ is the normalization layers with their running statistics.
 
 Formulas of fedrep:
     FedRep is FedPer with local training in two parts. First only the head is trained, and then only the body:
@@ -29,8 +29,8 @@ Formulas of fedrep:
     h_i)\bigr).
     $$
 
-    The last `body_epochs` of `local.epochs` train the body. With `local.steps` the body gets `body_epochs` tenths of
-    the steps, at least one step.
+    The last `body_epochs` of `local.epochs` train the body. With `local.steps` the body gets the fraction `body_epochs`
+    / 10 of the steps, at least one step.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.

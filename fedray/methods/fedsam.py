@@ -4,8 +4,8 @@ Source: Qu, Li, Duan, Liu, Tang, Lu, *Generalized Federated Learning via Sharpne
 FedSAM of Alg. 1. The variant with momentum, MoFedSAM, is left out.
 
 Formulas of fedsam:
-    In each local step the client takes the gradient at the worst point of a ball around its weights $v$, with the
-    radius $\rho$:
+    In each local step the client takes the gradient at the worst point of a ball with radius $\rho$ around its weights
+    $v$:
 
     $$
     g = \nabla \ell(v), \qquad \hat g = \nabla \ell\Bigl(v + \rho \, \frac{g}{\lVert g \rVert}\Bigr), \qquad

@@ -19,9 +19,9 @@ from typing import Any
 
 @cache
 def list_rows() -> Mapping[str, tuple[str, str]]:
-    """Reads the imports of the stub `kit.pyi`. Returns for each name its module, and its name in the module.
+    """Reads the imports of the stub `kit.pyi`. Returns the module and the original name of each imported name.
 
-    For an import of a whole module, its name in the module is empty.
+    The original name is empty if a whole module is imported.
     """
     rows = {}
     for row in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:

@@ -1,4 +1,4 @@
-"""Defines `Setting`, which has the objects of a scenario, and is the argument of every method."""
+"""Defines `Setting`, the argument of every method. It has the objects built from the scenario."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class Robust:
 
     Attributes:
         kind: One of median, trimmed_mean, krum, multi_krum and none.
-        trim: Number of values that a trimmed mean leaves out at each end, b.
-        byzantine: Number of bad clients that Krum tolerates, f.
+        trim: The number b of values that a trimmed mean leaves out at each end.
+        byzantine: The number f of bad clients that Krum tolerates.
     """
 
     kind: str = "none"
@@ -57,9 +57,9 @@ class Setting:
 
     Attributes:
         models: Number of models, K.
-        layout: The order of the d parameters and buffers of one model in a row of the state.
+        layout: The order in which a row of the state holds the d parameters and buffers of a model.
         clients: All clients, in tiers.
-        seeds: The seed of each world. A world is one seed of one fold of the data.
+        seeds: The seed of each world. A world is one combination of a seed and a fold.
         participation: Decides which clients take part in a round.
         local: How a client trains.
         outputs: A function that takes models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
@@ -68,17 +68,17 @@ class Setting:
             that the server holds instead of the clients. The option `server_data` sets their share of all samples. Your
             own method may declare this option.
         server_inputs: A function that takes a world, and returns network inputs of the server without labels, `[n,
-            ...]`. They are the inputs of `server_rows`, noise, or the inputs of a data set. The options `inputs` and
+            ...]`. They are noise, the inputs of `server_rows`, or those of a data set. The options `inputs` and
             `input_rows` choose among these. Your own method may declare both options.
         label_counts: A function that takes a world, and returns how many training samples of each class each client
-            holds, `[N, C]`. The labels are those of training. Only the first 10,000 clients are counted, and no bytes
-            are counted for this. For a regression it raises `BadInput`.
+            holds, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. This adds
+            no bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: To what a row of the schedule belongs: client, slot or stratum.
+        rows: What each row of the schedule belongs to: client, slot or stratum.
         weighting: Weights of the uploads in a mean: uniform or examples.
-        coefficients: Weights of the tiers in a mean. They are equal_groups, paper_eq2, or fedavg (no weights of tiers).
-            None means that the method decides.
+        coefficients: How a mean weights the tiers: equal_groups, paper_eq2, or fedavg (no weights of tiers). None means
+            that the method decides.
         robust: The robust rule that replaces the mean.
         optimizer: The server optimizer, which acts on the mean delta.
         compress: A function that takes the layout of a model, and returns the compression of such models. None means
@@ -86,7 +86,7 @@ class Setting:
         hold_out: Whether clients withhold samples for validation.
         participants: The largest number of clients that take part in a round.
         features: A function that takes network inputs and returns the features in which the network is linear, `[n,
-            p]`. It is None for other networks.
+            p]`. It is None if there are no such features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
             student `[d]`. It is None if the server holds no inputs.
         distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
