@@ -111,6 +111,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
             Momentum of `sgd`.
             number, [0, 1); acts where local.optimizer is sgd
     """
+    wanted = "own" if wanted == "import" else wanted  # as the loader reads it
     keys = [key for key in list_keys() if wanted is None or _belongs(key.name, wanted)]
     lines = [line for key in keys for line in _explain_key(key, width)]
     lines += [] if wanted is None else _explain_options(wanted, width)
