@@ -96,7 +96,7 @@ def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Returns a table of inputs joined with a column of labels, and the name of this column in the table."""
+    """Joins a table of inputs with a column of labels. Returns the table, and the name of this column."""
     import pandas as pd
 
     if not clients.is_pair(pair) or not is_frame(pair[0]):

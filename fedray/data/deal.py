@@ -122,8 +122,8 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
     """Reads the samples of the clients and of the server from a partition file.
 
-    `worlds` has the pair (index of the replicate, fold) of each world. If the file has a single replicate, it serves
-    for all replicates.
+    `worlds` has the pair (index of the replicate, fold) of each world. A single replicate in the file serves for all
+    replicates.
 
     Raises:
         BadInput: The file cannot be read, belongs to a different data set, or does not fit this data set.

@@ -356,7 +356,7 @@ EQUAL = "equal"
 def lognormal(
     labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1
 ) -> ClientRows:
-    """Deals shuffled samples to clients of lognormal sizes.
+    """Deals shuffled samples to clients whose numbers of samples are lognormal.
 
     Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. `share_rows`
     rounds the sizes.
@@ -392,7 +392,7 @@ def power_law(
 def exponential(
     labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1
 ) -> ClientRows:
-    """Deals shuffled samples to clients of exponential sizes.
+    """Deals shuffled samples to clients whose numbers of samples decrease exponentially.
 
     The size of client i is proportional to `exp(-rate r_i / (N - 1))`. The ranks r_i are 0 to N - 1 in random order. So
     the largest client has about `exp(rate)` times as many samples as the smallest client.
@@ -647,7 +647,7 @@ def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Returns the client of each of n samples, `[n]` in ascending order.
+    """Returns the client of each of n samples, `[n]`, so that clients are in ascending order.
 
     `edges` are cumulated shares of the N clients.
     """

@@ -348,7 +348,7 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Selects the entries of the clients that train. Each array in `values` has all clients of a world."""
+        """Selects the entries of the clients that train. The arrays in `values` have one for each client."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows]) -> None:

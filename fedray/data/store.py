@@ -179,7 +179,7 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """Loads LEAF's FEMNIST, `[n, 1, 28, 28]`, with 62 classes of dark characters on white (255).
+    """Loads LEAF's FEMNIST, `[n, 1, 28, 28]`: dark characters of 62 classes on white (255).
 
     Each writer is a client.
     """
@@ -265,7 +265,7 @@ def load_printers(
 
     The inputs are the print speed and the printer (one-hot). Each printer is a client. Every row (measured speed,
     rms_x, rms_y) of a CSV file is a sample. rms_x and rms_y are root mean squares of the acceleration over a stretch of
-    printing. The test samples are all samples with one nominal speed, from all printers.
+    printing. The test samples are all samples with the nominal speed `test_speed`.
 
     Args:
         root: Folder of data files. None means the usual folder.

@@ -1,4 +1,4 @@
-"""Draws the small data sets of papers (*toys*) and the samples of generated clients. Joins data sets to one."""
+"""Draws small data sets from papers (*toys*) and the samples of generated clients. Joins data sets to one."""
 
 import math
 from collections.abc import Sequence
@@ -173,11 +173,11 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world. A world is a combination of a replicate and a fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Number of further generated clients whose samples the server gets, as a share of N. If N is larger
-                than `EVALUATED_CLIENTS`, the share is of that number.
+            server: Number of further generated clients whose samples the server gets, as a share of the smaller of N
+                and `EVALUATED_CLIENTS`.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
-                N clients pools the samples of `owners / N` of these clients. None means no pooling.
+                N clients gets the samples of `owners / N` of them. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)

@@ -69,7 +69,7 @@ def is_number_text(column: Any) -> bool:
 
 
 def holds_marked_numbers(column: Any) -> bool:
-    """Returns whether all texts of a column are numbers, and some contain marks other than a point, as in `1,234`."""
+    """Returns whether all texts of a column are numbers, some of them with marks other than a point, as in `1,234`."""
     there = column.dropna()
     if not len(there) or not all(isinstance(value, str) and MARKED.fullmatch(value) for value in there):
         return False
@@ -612,7 +612,7 @@ def is_category(column: Any) -> bool:
 
 
 def check_input(frame: Any, column: str, key: str) -> tuple[str, ...]:
-    """Checks that an input column that the user named holds numbers, booleans or text.
+    """Checks that an input column named by the user holds numbers, booleans or text.
 
     Messages mention `key`, the option of `data` by which the user names the column.
 

@@ -279,7 +279,7 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
 
 
 def _widen(x: Array, channels: int) -> Array:
-    """Extends pictures `[n, C, H, W]` to `channels` channels. Repeats gray, and sets missing transparency to 255."""
+    """Extends pictures `[n, C, H, W]` to `channels` channels. Repeats gray, and fills up transparency with 255."""
     if x.shape[1] == channels:
         return x
     color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)

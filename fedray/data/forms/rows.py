@@ -239,7 +239,7 @@ def make_dataset(
         train: The training samples. The data set gets a column `row` with the index of each sample in `train`.
         test: The test samples. If None or empty, test samples are drawn from `train`.
         reading: The options for reading.
-        remarks: Earlier sentences for the user about changes made to the samples.
+        remarks: Earlier remarks for the user about changes made to the samples.
 
     Raises:
         BadInput: The samples cannot be used as they are.
