@@ -75,9 +75,10 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
 
 
 def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
-    """Returns the raw outputs of S models `[S, d]` in evaluation mode for the same network inputs, `[S, n, C]`.
+    """Returns the raw outputs `[S, n, C]` of S models `[S, d]` for the same network inputs.
 
-    `x` are the inputs, `[n, ...]`. Gradients flow to the trainable parameters. Float buffers have the gradient 0.
+    The models are in evaluation mode. `x` are the inputs, `[n, ...]`. Gradients flow to the trainable
+    parameters. Float buffers have the gradient 0.
 
     Raises:
         BadInput: `models` has a different shape.
@@ -162,7 +163,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Returns the inputs of a linear model's last layer, `[n, p]`, for the model's inputs x, `[n, ...]`."""
+    """Converts inputs x of a linear model, `[n, ...]`, to inputs of its last layer, `[n, p]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
@@ -214,7 +215,7 @@ _LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Gaussian(NamedTuple):
-    """The prediction of a network with a mean and a variance for each target.
+    """A prediction that consists of a mean and a variance for each target.
 
     Attributes:
         mean: Mean of each target, `[..., B, outputs / 2]`.
@@ -349,8 +350,8 @@ class FlatWeights(NamedTuple):
         names: Name of each trainable tensor, in the order of the vector.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs of a parameter's name in the network and its name in `names`. Weights that layers share have
-            several pairs.
+        places: Pairs of names of a parameter: first the name in the network, then that in `names`. A parameter that
+            several layers share has several pairs.
     """
 
     names: tuple[str, ...]
@@ -482,7 +483,7 @@ SITE_NAMES = (
 
 
 class Partitioned(nn.Module):
-    """A network with a Gaussian over its p trainable parameters, and a client's factor of this Gaussian (PVI).
+    """A network with a Gaussian over its p trainable parameters, and with a client's factor of this Gaussian (PVI).
 
     Attributes:
         posterior: The Gaussian. The network predicts with its mean.

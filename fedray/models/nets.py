@@ -453,7 +453,7 @@ def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
 
 
 def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Returns the number of channels of an image, and whether the network gets the first layers for small images."""
+    """Returns the number of channels of an image, and whether the network begins with layers for small images."""
     channels, *sides = read_image_shape(name, input_shape)
     return channels, min(sides) < SMALL_STEM_BELOW
 

@@ -191,9 +191,9 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values.
+    """Returns whether two modules have the same values, or different shapes.
 
-    If shapes differ, the result is True, because `net_of` reports this error.
+    `net_of` reports different shapes as an error.
     """
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 
