@@ -1,1 +1,1 @@
-"""Reads and writes files that other people or processes may use, with limits and checksums."""
+"""Reads and writes files with limits and checksums, because other people and processes use these files, too."""

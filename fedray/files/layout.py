@@ -113,7 +113,8 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    The result is empty if the folder also has folders of pictures, because such tables only describe the pictures.
+    The result is empty if the folder also has folders of pictures, because tables beside pictures only describe the
+    pictures.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
@@ -127,7 +128,7 @@ def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | 
 
 
 def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a list with a remark that counts unread files by ending. The list is empty if all files were read."""
+    """Returns a list with a remark on the number of unread files of each ending. It is empty without such files."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
         return []
@@ -286,7 +287,7 @@ def load_json(file: Path) -> Any:
 
 
 def _list_json(folder: Path) -> list[Path]:
-    """Returns the JSON files in LEAF's format in a folder."""
+    """Returns the files of a folder that hold JSON in LEAF's format."""
     return [file for file in list_files(folder, inside=False) if _is_leaf_file(file)]
 
 

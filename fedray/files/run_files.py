@@ -36,7 +36,7 @@ MOST_BYTES = 10**9  # largest file that is read into memory, because a forged fi
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
-    """Returns the SHA-256 of a JSON object's entries and of its file's name, in hexadecimal digits."""
+    """Returns the SHA-256 of the entries of a JSON object and the name of its file, in hexadecimal digits."""
     named = entries if name is None else {**entries, SEAL: name}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -309,7 +309,7 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
 
 
 def sum_final_files(out: Path) -> FileSums:
-    """Returns the list of files that a run has written at its end. The summary keeps this list."""
+    """Returns the list of files that a run writes when it ends. The summary keeps this list."""
     return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
 
 
