@@ -113,7 +113,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     After each method comes the number of models that it trains: K (you choose), 1, or N (one per client).
 
     With --import, the names that your module registers are listed, too, with their options. `fedray list columns` shows
-    the columns of the tables that runs and sweeps leave, with their units.
+    the columns, and their units, of the tables that runs and sweeps write.
     """
     if kind == "columns":
         _print_columns()
