@@ -33,11 +33,11 @@ _PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 
 
 def hash_values(*things: Any) -> dict[str, str]:
-    """Returns a dict from the name of each value that the given code uses to its SHA-256 digest.
+    """Returns a dict of SHA-256 digests, with one entry for each value that the given code uses.
 
-    Values of called functions are included. If a value is an object of the user's own class, there is also a digest of
-    the source of this class, under a name such as "class Config of config". This digest is an empty text if there is no
-    source.
+    The keys are the names of the values in the code. Values in called functions are included. If a value is an object
+    of the user's own class, there is also a digest of the source of this class, under a name such as "class Config of
+    config". This digest is an empty text if there is no source.
 
     Example:
         >>> def make(weights):
@@ -131,7 +131,7 @@ _MOST_COMPARED = 100_000  # evenly spread values of an array that are compared
 def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
     """Returns the changeable objects that code can reach: closure variables, tensors, arrays and tables.
 
-    The result maps the `id` of each object to the name of the object and the object itself.
+    The result maps the `id` of each object to a pair: the name of the object and the object itself.
 
     Args:
         thing: A function, or an object that contains functions.

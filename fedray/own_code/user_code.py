@@ -51,7 +51,7 @@ def name_callable(thing: Any) -> str:
 def hash_source(*things: Any) -> dict[str, str]:
     """Returns a dict from the qualified names of functions and classes to SHA-256 digests of their source.
 
-    They are the given code, and the user's code that it uses.
+    It has the given code, and the user's code that this code uses.
 
     The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
     typed into an interpreter, and two lambdas in the same line.
@@ -389,8 +389,8 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
     """Imports modules in this process, also from the working directory.
 
     If there are modules, the working directory is added to the import path. `modules` has names, such as `mine` or
-    `package.mine`, or files, such as `code/mine.py`. If a file does not exist, as on a different machine, Python looks
-    for a module with the name of the file.
+    `package.mine`, or files, such as `code/mine.py`. If a file does not exist (for example, on a different machine),
+    Python looks for a module with the name of the file.
 
     Raises:
         BadInput: A module cannot be imported.
@@ -423,7 +423,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns a dict from the names of the user's modules that the given code needs to SHA-256 digests of their files.
+    """Returns a dict of SHA-256 digests, with one entry for each user's module that the given code needs.
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
     between the start of a run and its resumption.
