@@ -337,7 +337,7 @@ FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 
 
 class RunRecorder:
-    """Writes the tables of one run. Their rows belong to the jobs, or to the worlds in evaluated rounds.
+    """Writes the tables of one run. A table has a row for each job, or for each world in each evaluated round.
 
     A job trains one model at one client. A world is a combination of a seed and a fold of the data.
 

@@ -80,7 +80,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
     If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
     3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
-    at which `evaluate.target` was first reached. These three are absent if the target was not reached.
+    when `evaluate.target` was first reached. These three are absent if the target was not reached.
     """
     found, first = [], study.last_phase + 1 if study.last_phase else 0
     rows = read_table(out, "rounds").to_pylist()
@@ -108,7 +108,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 def count_lost_models(out: Path) -> int:
     """Returns for how many models the server used no upload, although clients should train them.
 
-    The result is the largest of the numbers of all replicates and folds.
+    The models of each replicate and fold are counted. The result is the largest count.
 
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
@@ -137,8 +137,8 @@ def count_drawn_answers(study: Study, progress: Progress) -> int:
     finds such models before the run.
 
     Returns:
-        The largest of the numbers of all replicates and folds. It is 0 for a run without rounds, and for a stack with a
-        method of fedray.
+        The largest number in a replicate and fold. It is 0 for a run without rounds, and for a stack with a method of
+        fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or names.is_own("method", method.get("name", ""))
@@ -532,7 +532,7 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Checks that nothing on which predictions depend has changed since a run began.
+    """Checks that data, network and code have not changed since a run began, before its models predict.
 
     A run directory without `identity.json` is not checked. The values that the user's code uses are compared only for
     networks and partitions.
@@ -571,7 +571,7 @@ def read_keys(out: Path) -> dict[str, Any]:
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
     """Writes or checks the digests of a directory that has no scenario, such as the directory of a sweep.
 
-    `fresh` says whether nothing was trained yet. If so, the digests are written first.
+    If `fresh` is True, the digests are written, because nothing was trained yet. Otherwise they are checked.
 
     Raises:
         BadInput: Something has changed.
