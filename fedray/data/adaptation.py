@@ -379,8 +379,8 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` has values by dotted key, such as `data.target`. A key of `data` that scenarios do not have is an option
-    of `adapt`.
+    `overrides` maps dotted keys, such as `data.target`, to values. A key of `data` that scenarios do not have is an
+    option of `adapt`.
 
     Raises:
         BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.

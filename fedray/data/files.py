@@ -1,4 +1,4 @@
-"""Finds data files on disk, unpacks archives, and keeps arrays that are too large for memory in files."""
+"""Finds data files on disk, unpacks archives, and stores arrays in files if they are too large for memory."""
 
 import csv
 import gzip

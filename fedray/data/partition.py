@@ -431,8 +431,9 @@ def dirichlet_clients(
     the classes. As a result, every sample is dealt and every size is exact. In contrast, the partition `dirichlet`
     draws the shares of the clients for each class.
 
-    Source: Hsu et al. 2019 (shares of the classes; in that paper, the prior is the distribution of classes in the
-    data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to the shares).
+    Source: Hsu et al. 2019 (shares of the classes; that paper draws them from Dir(alpha p) with the shares p of the
+        classes in the data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in
+        addition to the shares).
     Deming and Stephan 1940 (iterative proportional fitting).
 
     Args:

@@ -177,7 +177,7 @@ class GeneratedShards:
                 and `EVALUATED_CLIENTS`.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
-                N clients gets the samples of `owners / N` of them. None means no pooling.
+                N clients gets the samples of `owners / N` clients before pooling. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)

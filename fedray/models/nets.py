@@ -228,8 +228,8 @@ def cnn(
 def vgg11(input_shape: tuple[int, ...], outputs: int, *, norm: str = "batch") -> nn.Sequential:
     """Returns a VGG-11 (Simonyan and Zisserman 2015, column A) for images of any size.
 
-    The classifier has one layer, as is usual for images of 32 x 32 pixels. If a side is odd, pooling rounds its half
-    up. The normalization after each convolution is batch, group or none.
+    The classifier has one layer, as is usual for images of 32 x 32 pixels. Pooling halves the sides, and rounds up. The
+    normalization after each convolution is batch, group or none.
     """
     depth, height, width = read_image_shape("vgg11", input_shape)
     layers: list[nn.Module] = []

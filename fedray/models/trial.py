@@ -253,7 +253,7 @@ def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) ->
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
     """Computes the outputs for n samples.
 
-    Returns the outputs for the first 3, and in training their gradient, as one vector.
+    Returns a vector of the outputs for the first 3 samples, followed in training by their gradient.
     """
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}

@@ -642,8 +642,8 @@ def extend_rounds(out: Path, rounds: int) -> None:
     """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
 
     Raises:
-        BadInput: The run has done more rounds, or the method is a stack or an ensemble of learners. The error is also
-            raised if the longer run would differ from a run that had this length from the start.
+        BadInput: The run has done more rounds than that, or the method is a stack or an ensemble of learners. The error
+            is also raised if the longer run would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)

@@ -182,7 +182,7 @@ class RawRows(NamedTuple):
 
 
 def make_reading(**given: Any) -> ReadOptions:
-    """Checks the options for reading, and returns them with all names of columns as text.
+    """Checks the options for reading. Converts all names of columns to text, and returns the options.
 
     Args:
         given: Fields of `ReadOptions` with the values that the user wrote. `features` is accepted as a second name of
