@@ -398,7 +398,7 @@ def exponential(
     the largest client has about `exp(rate)` times as many samples as the smallest client.
 
     Source: `ExponentialPartitioner` of flwr_datasets. There, the sizes are proportional to `exp(i)`. This corresponds
-        to `rate = N - 1` with ranks in a fixed order.
+    to `rate = N - 1` with ranks in a fixed order.
 
     The values of the labels are not used. The rate is at least 0, and 0 gives equal sizes.
     """
@@ -432,9 +432,8 @@ def dirichlet_clients(
     draws the shares of the clients for each class.
 
     Source: Hsu et al. 2019 (shares of the classes; that paper draws them from Dir(alpha p) with the shares p of the
-        classes in the data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in
-        addition to the shares).
-    Deming and Stephan 1940 (iterative proportional fitting).
+    classes in the data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to
+    the shares). Deming and Stephan 1940 (iterative proportional fitting).
 
     Args:
         labels: Label of each sample, `[n]` integers.
