@@ -312,7 +312,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks, and returns the indices of each block's jobs. Jobs with more steps come first.
+    """Groups jobs into blocks, and returns the indices of each block's jobs. A block begins with the longest jobs.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
