@@ -46,8 +46,8 @@ def tree_nodes(leaves: int) -> int:
 def write_tree(tree: Any, leaves: int) -> Tensor:
     """Converts a fitted `sklearn.tree.DecisionTreeClassifier` to an array.
 
-    The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. The
-    class of a leaf is its most frequent class. In a tie, it is the first such class.
+    The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. A leaf
+    predicts its most frequent class, or in a tie the first such class.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -74,12 +74,12 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns for each array of n nodes, `[..., n, 3]`, whether it is a tree, `[...]`. An array of zeros is no tree."""
+    """Returns whether each array of n nodes, `[..., n, 3]`, is a tree, `[...]`. An array of zeros is no tree."""
     return trees[..., 0, 0] != 0
 
 
 def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
-    """Returns the classes that M trees `[M, n, 3]` predict for B samples `[B, f]`, `[B, M]` int64.
+    """Returns the classes `[B, M]` int64 that M trees `[M, n, 3]` predict for B samples `[B, f]`.
 
     A tree is an array of n nodes. For an array of zeros, the class is -1.
     """
@@ -215,7 +215,7 @@ Candidates = Callable[[Tensor], Tensor]  # learners of P clients `[P, F, n, 3]` 
 
 
 class Sizes(NamedTuple):
-    """The dimensions of a boosted ensemble in all worlds. A world is one seed of one fold of the data.
+    """The dimensions of a boosted ensemble in all worlds. A world is one combination of a seed and a fold.
 
     Attributes:
         worlds: Number of worlds, R.
@@ -255,7 +255,7 @@ def each_alone(learners: Tensor) -> Tensor:
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Joins the learners of P clients, `[P, F, n, 3]`, to one candidate, a committee, `[1, P F, n, 3]`."""
+    """Joins the learners of P clients, `[P, F, n, 3]`, into one committee, `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
@@ -263,7 +263,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     """Returns the candidates of a round in each of R worlds, `[R, M, S, n, 3]`, in the order of clients.
 
     A world has at most M candidates of S learners (trees). Unused entries are 0. `stats` holds the learners of each
-    client. `candidates` makes candidates of them, as `each_alone` does.
+    client. The function `candidates` turns these learners into candidates, as `each_alone` does.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -281,7 +281,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
     It adds a round's candidates to the state, so that clients measure the candidates' errors.
 
-    The function returns None if the clients have already done so in this round.
+    The function returns None if the clients have already measured them in this round.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -332,10 +332,10 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 
 
 def join_errors(stats: Stats) -> Tensor:
-    """Adds the clients' sums of sample weights in each world, `[R, 1 + M]`, divided by a power of two.
+    """Adds up the clients' sums of sample weights in each world, `[R, 1 + M]`.
 
-    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The power of two is the largest by
-    which a client of the world has divided its sums.
+    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The result is divided by a power
+    of two: the largest by which a client of the world has divided its sums.
 
     Example:
         >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
@@ -355,7 +355,7 @@ def join_errors(stats: Stats) -> Tensor:
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
     """Returns a server that adds the candidate with the smallest error to the ensemble.
 
-    `samme` computes the candidate's weight. Boosting stops in a world (seed of a fold) when the best candidate is no
+    `samme` computes the candidate's weight. Boosting stops in a world (a seed and a fold) when the best candidate is no
     better than guessing. If `keeps_pool` is true, all rounds have the candidates of the first round.
     """
 
@@ -399,7 +399,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Removes from a schedule the jobs of worlds (seeds of folds) in which boosting has stopped."""
+    """Removes from a schedule the jobs of worlds (each a seed and a fold) in which boosting has stopped."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -411,7 +411,7 @@ def until_chance(schedule: Schedule) -> Schedule:
 def explain_stop(state: State) -> str:
     """Returns why boosting has stopped in all worlds.
 
-    A world is one seed of one fold. The text is empty while boosting continues in one of them.
+    The text is empty while boosting continues in any world (a seed and a fold).
     """
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
@@ -455,8 +455,8 @@ class Sent(NamedTuple):
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
     """Returns a function that takes a round, and returns the last earlier round in which each client had a job.
 
-    The result is `[R * N]`, for N clients in each of R worlds (seeds of folds). It is -1 if a client had no job before.
-    The schedule must not need a state.
+    The result is `[R * N]`, for N clients in each of R worlds (each a seed and a fold). It is -1 if a client had no job
+    before. The schedule must not need a state.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -545,7 +545,7 @@ class Known:
     """What a process stores about its clients from one round to the next, to save repeated work.
 
     Attributes:
-        row: The last ensemble that the process received, for each world (seed of a fold).
+        row: The last ensemble that the process received, for each world (a seed and a fold).
         weights: The weights of each client's samples, by (world, client).
         classes: The classes that the candidates predict for each client's samples, by (world, client).
         pool: The candidates whose predictions are in `classes`. None means that there were no candidates yet.
@@ -643,8 +643,8 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """Fits the F learners of a client, and returns them as statistics, with the loss.
 
-        The first learner uses the samples' weights that follow from the ensemble. Before each later learner, the
-        weights of the samples on which the previous learner is wrong are raised (local AdaBoost).
+        The first learner uses the samples' weights that follow from the ensemble. Before each later learner is fitted,
+        the samples on which the previous one is wrong get larger weights (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values
@@ -675,7 +675,7 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns a client's sums of sample weights: over all samples, and over the errors of each candidate."""
+        """Returns sums of a client's sample weights: over all samples, and where each candidate is wrong."""
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)

@@ -170,7 +170,7 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
 
     Args:
         head: Whether each of the p parameters belongs to the head.
-        body: Number of epochs at the end in which the body trains, at most `epochs`. The body trains at least one step.
+        body: Number of last epochs, at most `epochs`, that train the body. The body trains at least one step.
         epochs: Number of epochs of a local training.
         momentum: Momentum of SGD, 0 to 1. Parameters that are not trained have the velocity 0.
 
@@ -199,8 +199,8 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two feature vectors, and tau > 0 is the temperature. z are the features of the model in
-    training, z_glob those of the received model, and z_prev those of the model that the client trained before.
+    cosine of the angle between two feature vectors, and tau > 0 is the temperature. z are the features of the model
+    that is trained, z_glob those of the received model, and z_prev those of the model that the client trained before.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 

@@ -48,8 +48,8 @@ class Curvature(Measure):
     """Measures the diagonal of the Fisher information of a trained model on the client's samples.
 
     With the kind `model`, it is the mean over the samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]`.
-    With the kind `empirical`, it is the mean square of the loss's gradient at a sample's true label. It is 0 without
-    samples.
+    With the kind `empirical`, it is the mean square of the loss's gradient at a sample's true label. If a client has no
+    samples, the diagonal is 0.
 
     Attributes:
         kind: `model` or `empirical`.
@@ -79,7 +79,7 @@ class Curvature(Measure):
         return update._replace(beside=found)
 
     def _draw_rows(self, site: Site, t: int, client: int, world: int) -> IntArray:
-        """Draws the samples of a client that are used. Returns their indices in ascending order."""
+        """Draws which samples of a client are used. Returns their indices in ascending order."""
         size = int(site.shards.sizes(np.array([world]), np.array([client]))[0])
         if self.rows is None or self.rows >= size:
             return np.arange(size)
@@ -105,14 +105,14 @@ class SeenRows(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSums(Measure):
-    """Adds up a function over a client's training samples, such as the features of each class (FedProto).
+    """Computes sums over a client's training samples. FedProto, for example, sums the features of each class.
 
     The sum is 0 for a client without samples.
 
     Attributes:
         function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. It is
-            called for one part of the client's samples after another, and the results are added. Before the first call,
-            the global random generators are seeded with the job's random key.
+            called once for each part of the client's samples, and the results are added. Before the first call, the
+            global random generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
     """
 

@@ -33,7 +33,7 @@ STEPS = 20  # E steps for a client whose weights are not known yet
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Computes for each sample of a client the probability that it comes from each model: the model's share (E step).
+    """Computes the probabilities that a client's samples come from each of the models: the models' shares (E step).
 
     Each model is then trained on all samples of the client, weighted by its shares.
     """
@@ -70,11 +70,11 @@ class Mixture(Piece):
 
 
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
-    """Returns for each sample j the probability that it comes from model m, `[K, n]`.
+    """Returns the probabilities that sample j comes from model m, `[K, n]`.
 
     It is in proportion to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods l of K
     models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. For each sample, the
-    probabilities add up to 1, except that none is below `LEAST_SHARE`.
+    probabilities add up to 1 before those below `LEAST_SHARE` are raised to it.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -104,7 +104,7 @@ def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
 
 
 class _Shared(NamedTuple):
-    """The result of a client's E step: each model's share in each sample, `[K, n]` float32, and weight, `[K]`."""
+    """The result of a client's E step: the models' shares in samples, `[K, n]` float32, and their weights, `[K]`."""
 
     share: Tensor
     weights: FloatArray
@@ -134,7 +134,7 @@ class Shares:
         return torch.stack(lanes, dim=1)
 
     def weights(self, plan: Plan) -> Tensor:
-        """Returns for each of J jobs the client's weight of the job's model after the E step, `[J, 1]` float64."""
+        """Returns the client's weight of each job's model after the E step, `[J, 1]` float64 for J jobs."""
         rows = zip(*(column.tolist() for column in plan), strict=True)
         return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
 

@@ -148,7 +148,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error, in place of the gradient of the loss. There is no such gradient when own particles move."""
+    """Raises an error if the gradient of the loss is asked for. There is no such gradient when own particles move."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 

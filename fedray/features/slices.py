@@ -1,4 +1,4 @@
-"""Lets clients train slices of the network, which the server averages (HeteroFL).
+"""Lets clients train slices of the network. The server averages the slices (HeteroFL).
 
 A slice of a network has the same layers with fewer hidden channels. Its parameters are a part of the whole network's
 parameters. A tier is a group of clients whose slices have the same width.
@@ -192,7 +192,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns a multiplier for each of the whole model's parameters, `[d]`. They replace a slice's `Scaler` layers.
+    """Returns multipliers of the whole model's parameters, `[d]`. They replace a slice's `Scaler` layers.
 
     A multiplier is 1 / r for a slice of width r, and 1 in the last layer.
     """
@@ -308,10 +308,10 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. In training, a slice divides
-            the outputs of its hidden layers by its width (`Scaler`). The whole model has no such division, so its
-            parameters are multiplied by 1 / width where it predicts in place of a slice. None for a tier, or an empty
-            tuple, means no multipliers.
+        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. In training, a slice divides the
+            outputs of its hidden layers by its width (`Scaler`). The whole model does not. If it predicts for a tier,
+            its parameters are therefore multiplied by 1 / width. None for a tier, or an empty tuple, means no
+            multipliers.
     """
 
     tier_nets: tuple[Net, ...]
@@ -342,7 +342,7 @@ class Slices(Piece):
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
-    """Returns the addition to a client's job by which each tier (class of devices) trains its slice of the network.
+    """Returns the piece of a client's job that makes each tier (class of devices) train its slice of the network.
 
     Args:
         nets: The network of each tier.
@@ -420,7 +420,8 @@ def compress_slices(each: Sequence[Compress]) -> Compress:
     """Returns a compression that sends only the slice of the model that the client has trained.
 
     `each` holds the compression for each tier (class of devices). The rest of the delta arrives at the server as 0. If
-    error feedback keeps a residual of a parameter, it is sent when the parameter is in the client's slice again.
+    error feedback keeps a residual of a parameter, the residual is sent when the parameter is in the client's slice
+    again.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

@@ -1,7 +1,7 @@
 """Builds stacks. A stack is an ensemble of base models, whose predictions a meta model or a fixed rule combines.
 
 A *base* is one architecture of a stack, and a *sub model* is one trained model of a base. *Shards* are the data of all
-clients (`fedray.data.shards`). A *world* is one seed of one fold of the data.
+clients (`fedray.data.shards`). A *world* is one combination of a seed and a fold.
 """
 
 import copy
@@ -212,7 +212,7 @@ class ProxyShards:
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
     def _mask(self, world: int, client: int, size: int) -> BoolArray:
-        """Returns for each of a client's samples whether the shards have it, `[n]`."""
+        """Returns whether the shards have each of a client's samples, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
         is_proxy: BoolArray = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy
@@ -276,7 +276,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
     Args:
         kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, a client's probability of
             a class is weighted by the client's share of the samples of the class, and the sums are normalized. With
-            `voting`, the probability of a class is the fraction of clients whose largest logit belongs to it.
+            `voting`, the probability of a class is the fraction of clients whose largest logit belongs to this class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
         shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
 
@@ -335,10 +335,10 @@ def build_interpolation(classes: int, beta: float) -> Net:
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
     """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    The result is `beta log P + (1 - beta) log Q`, normalized over the classes. A negative beta or 1 - beta is replaced
-    by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine with a
-    uniform prior over the classes). Q is the mean of the clients' probabilities. `outputs` are the raw outputs of N
-    clients' networks, `[N, n, C]`.
+    The result is `beta log P + (1 - beta) log Q`, normalized over the classes. If beta or 1 - beta is negative, it is
+    replaced by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine
+    with a uniform prior over the classes). Q is the mean of the clients' probabilities. `outputs` are the raw outputs
+    of N clients' networks, `[N, n, C]`.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -381,7 +381,7 @@ class Base(NamedTuple):
         voter: A classifier that clients fit instead of training a network. `net` is then a `voting_net`. None means
             that clients train `net`.
         members: A function that takes clients, and returns whether each has this architecture. None means all clients.
-        answers: Whether this architecture belongs to the mean that predicts without a meta model.
+        answers: Whether this architecture takes part in the prediction if no meta model is trained.
     """
 
     net: Net
@@ -406,17 +406,18 @@ class Stack(NamedTuple):
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
         combine: None means ordinary stacking. Otherwise each client has a model of its own, and the inputs of the meta
-            model are the logits of all these models. Without a meta model, this rule of `combine_outputs` combines
-            them.
+            model are the logits of all these models. Without a meta model, `combine` is the rule of `combine_outputs`
+            that combines them.
         proxy: Fraction of each client's samples on which only the meta model is trained, if each client has a model of
             its own. With 0, the models and the meta model are trained on all samples.
-        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, it gets the
-            predictions of the sub models that were not trained on the sample. With `all`, it gets the mean prediction
-            of all sub models of a base. With `side_by_side`, it gets the predictions of all sub models side by side.
+        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, the meta
+            model gets the predictions of the sub models that were not trained on the sample. With `all`, it gets the
+            mean prediction of all sub models of a base. With `side_by_side`, it gets the predictions of all sub models
+            side by side.
         pooled: Whether clients upload these features and the labels of their samples, so that the server trains the
             meta model.
         at_server: Whether the server trains the meta model on its own samples.
-        answers_at_once: Whether the meta model predicts before it was trained, too.
+        answers_at_once: Whether the meta model also predicts before its training.
         name: Name of the network in messages.
     """
 
@@ -453,7 +454,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack: several architectures (bases), and a meta model that combines their predictions.
 
-    Without a trained meta model, the module averages the bases whose `answers` is true.
+    Without a trained meta model, the module averages the predictions of the bases (`Base.answers` chooses which).
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.

@@ -190,7 +190,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 def _cut_steps(block: Block) -> Iterator[Block]:
     """Cuts a block into blocks with a single step of plain SGD.
 
-    They hold the models before the first step, which `_advance` replaces.
+    Each holds the models before the first step. `_advance` replaces these models.
     """
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor

@@ -33,7 +33,7 @@ Formulas of fedpa:
     vectors. With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
 
     Along a direction in which the samples have the variance $\sigma^2$, a client's step is multiplied by $(1 + (\ell -
-    1) \rho) / (1 + (\ell - 1) \rho \, \sigma^2)$. This variance is usually far below 1 for networks. This multiplier is
+    1) \rho) / (1 + (\ell - 1) \rho \, \sigma^2)$. This variance is usually far below 1 for networks. The multiplier is
     then nearly $1 + (\ell - 1) \rho$ in all directions, and a larger $\rho$ mainly means a larger server step. Tune
     $\rho$ together with `server.lr`.
 

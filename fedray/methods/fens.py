@@ -20,8 +20,8 @@ Formulas of fens:
 
     $f$ are logits, and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
     In each round a client with proxy samples makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate
-    `meta_lr`. Each step follows the mean gradient of `meta_batch` samples. The server steps by FedAdam, with $m = 0$
-    and $v = \tau^2$ at first, without correction of bias:
+    `meta_lr`. Each step follows the mean gradient of `meta_batch` samples. The server steps by FedAdam without
+    correction of bias. At first $m = 0$ and $v = \tau^2$:
 
     $$
     \Delta = \sum_i p_i \, (u_i - \theta), \quad m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow 0.99
@@ -55,8 +55,8 @@ Formulas of fens:
 Deviations:
     1. `mean` and `label_shares` average probabilities. A published copy of the authors' code (mattduerrmeier/fens,
        `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
-       not count first choices. The code's neural aggregator has biases. The code's weights of clients start at 1, and
-       one more parameter is added to the outputs of all classes.
+       not count first choices. The code's neural aggregator has biases. The code's `client_weights` start at 1, and one
+       more parameter is added to the outputs of all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
        for the proxy samples takes no virtual time.
@@ -93,7 +93,7 @@ _IS_TRAINED = Needs("method.aggregator", _TRAINED)
 def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
     """Returns the stack of FENS.
 
-    Its first layer has a network for each client. Its meta model is the aggregator of their outputs.
+    The first layer has each client's network. The meta model is the aggregator of the networks' outputs.
     """
     kind, fixed = options["aggregator"], options["aggregator"] in FIXED
     return kit.stacking.Stack(

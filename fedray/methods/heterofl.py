@@ -25,12 +25,12 @@ Formulas of heterofl:
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
        normalizes batches without running statistics, and asks all clients for the statistics at the end (static
-       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r only in training. In
-       prediction it is not needed, because the paper's networks normalize after it. Without normalization, training
+       BatchNorm). Such networks are refused here. The paper's scaler divides hidden layers by r only in training. The
+       paper's networks need no scaler in prediction, because they normalize afterwards. Without normalization, training
        with the scaler can diverge.
-    2. The loss runs over all classes, and every upload enters the mean of the last layer. The paper's loss sets the
-       logits of classes that a client does not have to 0. In the paper's code the last layer's parameters of a class
-       are averaged only over the clients that have this class.
+    2. The loss runs over all classes, and the last layer is averaged over all uploads. The paper's loss sets a logit to
+       0 if the client does not have this class. In the paper's code the last layer's parameters of a class are averaged
+       only over the clients that have this class.
     3. After a Flatten layer, a channel of a convolution has one value for each pixel. The paper's convolutions end in a
        global pooling, after which a channel has a single value.
     4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths in every round.

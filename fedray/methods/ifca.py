@@ -1,10 +1,10 @@
-r"""IFCA: each client trains the model that has the smallest loss on its samples, so clients form clusters.
+r"""IFCA: each client trains the model that fits the client's samples best, so that clients form clusters.
 
 Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020, Alg. 1
 (model averaging).
 
 Formulas of ifca:
-    Every participant receives the $K$ models, and trains the model that has the smallest loss on its samples:
+    Every participant receives the $K$ models, and trains the one with the smallest loss on its own samples:
 
     $$
     k_i = \operatorname*{argmin}_k F_i(w_k), \qquad u_i = \mathrm{Train}(w_{k_i}; F_i), \qquad
@@ -12,13 +12,13 @@ Formulas of ifca:
     $$
 
 Deviations:
-    1. The models start from K random draws. The paper restarts a run if its clusters are poor. Here you choose another
-       seed instead.
+    1. The models start from different random weights. The paper restarts a run if its clusters are poor. Here you
+       choose another seed instead.
     2. For the paper's variant with gradient averaging set `local.steps: 1`. Its variant with shared first layers
        (section 6.3) is left out.
     3. For a new client, whose samples are unknown, the average of the K models predicts. A client of the run predicts
        with the model that has the smallest loss on the client's training samples (`predict.gamma: 0`).
-    4. Virtual time counts the bytes of the K models, and K forward passes over a client's samples for the choice.
+    4. Virtual time counts the bytes of the K models, and the K forward passes by which a client chooses a model.
 
 Example:
     >>> import fedray

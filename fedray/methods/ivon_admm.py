@@ -4,8 +4,6 @@ Sources: Möllenhoff, Swaroop, Doshi-Velez, Khan, *Federated ADMM from Bayesian 
 details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer IVON is from Shen et al., *Variational
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
-The paper's duals are the negative natural parameters of a client's factor.
-
 Formulas of ivon_admm:
     The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
     precision $S_g$. It minimizes
@@ -69,14 +67,14 @@ Formulas of ivon_admm:
     network with the mean weights predicts.
 
 Deviations:
-    1. A client sends lambda(q_k) - lambda(q), from which the server computes both terms. The authors' clients send q_k
-       and their duals: twice as many values.
+    1. A client sends lambda(q_k) - lambda(q), from which the server computes the mean and the sum. The authors' clients
+       send q_k and their duals: twice as many values.
     2. In the first round training begins at the network's usual first weights, as in the authors' code. The standard
        deviation is softplus(`rho`) for all clients. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) + S_0)`,
        which depends on the number of samples.
     3. If only some clients take part, the mean runs over these clients. The sum still runs over all factors, and alpha
        counts all N clients. The authors' clients all take part in every round.
-    4. At a learning rate of 0 (the end of a cosine) the precision does not change either. The learning rate falls only
+    4. If the learning rate is 0 (at the end of a cosine), the precision does not change. The learning rate falls only
        if `local.schedule` says so. The authors use a cosine over all rounds.
     5. The running mean of gradients starts at 0 in every round. In the authors' code the running mean continues.
     6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.

@@ -16,8 +16,8 @@ Formulas of lg_fedavg:
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.
     2. The metrics of new clients (`accuracy`, ...) are metrics of the server's own model, whose private layers were
-       never trained. Use `personal_accuracy` instead. The paper's ensemble of all local models for new clients is left
-       out.
+       never trained. Use `personal_accuracy` instead. The paper's ensemble of all local models, which predicts for new
+       clients, is left out.
 
 Example:
     >>> import fedray

@@ -3,9 +3,9 @@ r"""MOON: FedAvg with a contrastive loss that keeps a client's features near tho
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
 
 Formulas of moon:
-    Features are the inputs of the last layer. The features $z(x)$ are from the model in training, $z_{\mathrm{glob}}$
-    from the broadcast model, and $z_{\mathrm{prev}}$ from the model that the client trained the last time. $s$ is the
-    cosine of the angle between two vectors of features. A client minimizes
+    Features are the inputs of the last layer. $z(x)$ are the features of the model that is trained, $z_{\mathrm{glob}}$
+    those of the broadcast model, and $z_{\mathrm{prev}}$ those of the client's last trained model. $s$ is the cosine of
+    the angle between two vectors of features. A client minimizes
 
     $$
     F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
@@ -52,7 +52,7 @@ SPECS = {
 
 
 def moon(setting: kit.Setting) -> kit.Method:
-    """Composes MOON with K models, `[K, d]`. Each client keeps the model `[d]` that it has trained last.
+    """Composes MOON with K models, `[K, d]`. Each client keeps its last trained model, `[d]`.
 
     Raises:
         BadInput: The scenario sets `local.loss`.

@@ -1,4 +1,4 @@
-r"""pFedBayes: each client keeps a Gaussian over its weights, whose prior is learned from all clients.
+r"""pFedBayes: each client keeps a Gaussian over its weights. The Gaussian's prior is learned from all clients.
 
 Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variational Bayesian Inference*, ICML 2022, arXiv
 2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
@@ -19,9 +19,9 @@ Formulas of pfedbayes:
     $$
 
     for $w = N(\nu, \tau^2)$. After every `personal_steps` such steps the copy $w_i$ makes one step by
-    $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$, in $\nu$ and in its own $\rho$. Each of the two Gaussians
-    has its own optimizer (Adam), with the same learning rate. The client keeps $q_i$ and sends $w_i$, which has $2p$
-    values. The server averages means and rhos,
+    $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$. This step changes $\nu$ and the copy's own $\rho$. Each
+    of the two Gaussians has its own optimizer (Adam), with the same learning rate. The client keeps $q_i$ and sends
+    $w_i$, which has $2p$ values. The server averages means and rhos,
 
     $$
     w \leftarrow (1 - \beta) \, w + \beta \, \frac{1}{|S|} \sum_{i \in S} w_i .
@@ -34,7 +34,7 @@ Formulas of pfedbayes:
 Deviations:
     1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
        step of w. Here `local.steps` counts personal steps; the code's R = 20 therefore corresponds to 100 steps. Alg. 1
-       makes one step of w after each personal step: `personal_steps: 1`.
+       makes one step of w after each personal step (set `personal_steps: 1` for this).
     2. Each step uses one draw of the weights, with standard normal noise. The noise of the unofficial code has a
        standard deviation of 0.001.
     3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper. In the unofficial code the

@@ -1,4 +1,4 @@
-r"""PVI: a Gaussian over the weights is the product of a prior and one factor per client, which the client refines.
+r"""PVI: a Gaussian over the weights is the product of a prior and the clients' factors. Each client refines its factor.
 
 Sources: Bui, Nguyen, Swaroop, Turner, *Partitioned Variational Inference: A Unified Framework Encompassing Federated
 and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Markou, Weller, Swaroop, Turner,

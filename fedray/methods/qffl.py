@@ -15,9 +15,8 @@ Formulas of qffl:
     $$
 
 Deviations:
-    1. Participants are drawn uniformly, and not by their numbers of samples. Only their losses change their weights.
-    2. $L$ is one over `local.lr`, even if a schedule lowers the rate. The paper takes one over the rate that is best
-       for q = 0.
+    1. Participants are drawn uniformly, whatever their numbers of samples. Only the losses decide how much they count.
+    2. $L$ is 1 / `local.lr`, even if a schedule lowers the rate. The paper uses the rate that is best for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
     4. Float buffers (BatchNorm) are not trained by SGD. They are averaged with the weights $h_i$.
 

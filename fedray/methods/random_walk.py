@@ -1,8 +1,8 @@
-r"""Random walk: K models walk over a graph of clients, which train them. There is no server.
+r"""Random walk: K models walk from client to client over a graph. Each client trains the models that it gets.
 
-Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639, section V-H. One
-round is one step of all K walks. K = 1 is the paper's "FedAvg random walk". The mean of the K models' predictions is
-the prediction.
+Source: Shi, Lai, Kontar, Chowdhury, *Fed-ensemble*, IEEE T-ASE 2024, doi 10.1109/TASE.2023.3269639, section V-H. There
+is no server. One round is one step of all K walks. K = 1 is the paper's "FedAvg random walk". The mean of the K models'
+predictions is the prediction.
 
 Formulas of random_walk:
     Clients are the nodes of a graph. In step $t$ model $k$ is at client $i_k(t)$. This client trains the model and

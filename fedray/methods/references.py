@@ -1,4 +1,4 @@
-r"""Trains references for comparison, on the samples of all clients together, or with clients that share nothing.
+r"""Trains references for comparison: on the samples of all clients together, or each client alone.
 
 `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive Uncertainty Estimation
 using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples.
@@ -12,7 +12,7 @@ Formulas of local_only:
     $i$ predicts with $w_i$. For a new client the mean of all models' predictions is the prediction.
 
 Formulas of deep_ensemble:
-    $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start, by
+    $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start, with the loss
 
     $$
     \ell(w; x, y) = \frac{1}{2} \log \sigma_w^2(x) + \frac{(y - \mu_w(x))^2}{2 \, \sigma_w^2(x)},

@@ -17,7 +17,7 @@ Formulas of scaffold:
     $$
 
 Deviations:
-    1. Option II divides by the number of steps that the client really made, times `lr`.
+    1. Option II divides by `lr` times the number of steps that the client really made.
     2. Control variates are sent whole, even if the change of the model is compressed.
     3. A control variate stays unchanged in a round whose learning rate is 0 (`local.schedule`).
     4. The paper has plain SGD. With `local.momentum` the corrections pass through the momentum, too. Option II then

@@ -5,8 +5,8 @@ SHEFL is Fed-ensemble with three more ingredients: two tiers of clients (`client
 tier, and an average over tiers instead of over clients. The paper's HPC are strong clients, and LPC are weak ones.
 
 Formulas of shefl:
-    In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one model, by the permutation schedule of
-    Fed-ensemble. An upload keeps the entries of largest magnitude,
+    In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one model, which changes from round to
+    round as in Fed-ensemble. An upload keeps the entries of largest magnitude,
 
     $$
     \tilde\Delta_i = \mathrm{top}_{q}(u_i - w_k), \qquad q_L = \rho \, d, \qquad q_H = \frac{\rho \, r \, d}{K}
@@ -24,8 +24,8 @@ Formulas of shefl:
 Deviations:
     1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`. Tiers without
        uploads of a model are skipped, and all other tiers have equal weights (`server.coefficients: equal_groups`). The
-       printed eq. 2 is available as `paper_eq2`. The two agree exactly if the round has K LPC clients, and one of them
-       trained the model.
+       printed eq. 2 is available as `paper_eq2`. Both formulas agree only if the round has K LPC clients and one of
+       them trained the model.
     2. The server applies the tiers' weights after compression. The order does not matter, because scaling commutes with
        top-k.
     3. The paper says "10 local iterations"; here they are 10 local *epochs*. Both are compared in
@@ -84,7 +84,7 @@ SPECS = {
 def shefl(setting: kit.Setting) -> kit.Method:
     """Composes SHEFL with K models, `[K, d]`.
 
-    The key `models_per_round` of a client's tier says how many of them the client trains in a round.
+    The key `models_per_round` of a client's tier says how many models the client trains in a round.
     """
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 

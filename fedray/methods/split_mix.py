@@ -1,7 +1,7 @@
 r"""Split-Mix: a device trains as many of K narrow base networks as its budget allows.
 
-Each base network is trained as FedAvg trains its one model. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix
-Federated Learning for On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
+Each base network is trained by FedAvg. Source: Hong, Wang, Wang, Zhou, *Efficient Split-Mix Federated Learning for
+On-Demand and In-Situ Customization*, ICLR 2022, Alg. 1.
 
 Formulas of split_mix:
     A device of tier $b$ trains $m_b \le K$ base networks in a round. In $K$ rounds the device trains all base networks
@@ -19,7 +19,7 @@ Deviations:
        1/K. A device with the budget R (a fraction of the full width) trains R K of them, rounded down.
     2. A device predicts with the mean of probabilities, as all ensembles here do. The paper takes the mean of the
        logits.
-    3. New clients predict with all K base networks, which `accuracy` measures.
+    3. `accuracy` measures the predictions of new clients, which use all K base networks.
 
 Example:
     >>> import fedray

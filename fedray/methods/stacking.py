@@ -8,8 +8,8 @@ phases:
    the same rounds.
 2. Client j predicts its own samples with the sub models (i, j) of all bases i. The results are `[n_j, n * C]`
    out-of-fold probabilities, which stay with the client.
-3. FedAvg trains the meta model, a softmax layer `n * C -> C`, on these features. In a prediction the sub models of each
-   base are averaged first. The averages of all bases are the input of the meta model.
+3. FedAvg trains the meta model, a softmax layer `n * C -> C`, on these probabilities. In a prediction the sub models of
+   each base are averaged first. The averages of all bases are the input of the meta model.
 
 If clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta model then learns
 that a tiny probability of class c means class c, and predicts wrongly (docs/results/stacking.md).
@@ -43,9 +43,9 @@ Deviations:
     5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
        no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
-       its own samples. Sub model (i, f) is then the vote of all clients' classifiers (with `folds: client`, of all
-       other clients' classifiers). Its probabilities are the shares of the votes. Classifiers cost no bytes, rounds or
-       virtual time here.
+       its own samples. Sub model (i, f) is then the vote of all clients' classifiers (with `folds: client`, only all
+       other clients' classifiers vote). Its probabilities are the shares of the votes. Classifiers cost no bytes,
+       rounds or virtual time here.
 
 Example:
     >>> import fedray
