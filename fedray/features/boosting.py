@@ -546,8 +546,8 @@ class Known:
 
     Attributes:
         row: The last ensemble that the process received, for each world (a seed and a fold).
-        weights: The weights of each client's samples, by (world, client).
-        classes: The classes that the candidates predict for each client's samples, by (world, client).
+        weights: The weights of each client's samples, for each world and client.
+        classes: The classes that the candidates predict for each client's samples, for each world and client.
         pool: The candidates whose predictions are in `classes`. None means that there were no candidates yet.
         rows: Number of training samples of all clients together, for each world.
     """

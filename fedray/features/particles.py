@@ -49,10 +49,10 @@ class Particles(Piece):
 
     Attributes:
         models: Number of models, K.
-        move: A function that returns the direction of a descent step of the current particles. It takes the gradients
-            of the loss, the received particles, the current particles, the own particles, and the number of the
-            client's samples.
-        learn: A function that returns the direction of a descent step of the own particles. It takes the current own
+        move: A function that returns the direction in which the current particles descend. It takes the gradients of
+            the loss, the received particles, the current particles, the own particles, and the number of the client's
+            samples.
+        learn: A function that returns the direction in which the own particles descend. It takes the current own
             particles, the received particles, the trained particles, and the own particles before this round.
         steps: Number of steps that the client's own particles make after training.
     """
@@ -190,7 +190,7 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Returns for each of n points a mean of the particles, weighted by Gaussian kernels around the point, `[n, p]`.
+    """Returns means of the particles, `[n, p]`, weighted by Gaussian kernels around each of n points.
 
     The gradient of the logarithm of the particles' density at a point is `(mean - point) / bandwidth^2`.
     """

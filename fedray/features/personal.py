@@ -1,4 +1,4 @@
-"""Lets clients keep layers of a model private (FedPer), train personal models (Ditto), or fine-tune to predict."""
+"""Lets clients keep private layers (FedPer), train personal models (Ditto), or fine-tune models for prediction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -170,7 +170,7 @@ class PersonalPasses(Piece):
 
 @dataclass(frozen=True)
 class Tuning(Piece):
-    """Lets each client train the server's models for some steps on its own samples before it predicts.
+    """Lets each client fine-tune the server's models on its own samples before it predicts.
 
     Clients neither keep nor send the result, so the training of the run does not change. The batches of a client are
     the same in every evaluation. A client without training samples predicts with the server's models.

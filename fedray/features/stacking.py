@@ -465,7 +465,7 @@ class StackModule(nn.Module):
     trained: Tensor
 
     def __init__(self, stack: Stack) -> None:
-        """Copies the networks of a stack, each base once for each of its models."""
+        """Copies the network of each base once for each of the base's models."""
         nn.Module.__init__(self)
         self.combine, self.features, self.objective = stack.combine, stack.features, stack.bases[0].net.objective
         self.answers = tuple(base.answers for base in stack.bases)

@@ -122,7 +122,7 @@ class Finish(Piece):
 
 
 def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
-    """Returns in which window each of S steps of W clients lies, `[S, W]`. Steps outside of the windows have -1.
+    """Returns the window of each of S steps of W clients, `[S, W]`. Steps outside of the windows have -1.
 
     `steps` is the number of optimizer steps of each lane, `[W]`, at least 1.
     """

@@ -51,9 +51,8 @@ def federated(
         assign: Decides which model each participant trains. The scenario's key `schedule.kind` replaces this argument.
         local: How a client trains. None means the scenario's section `local`.
         compress: How uploads are compressed. The scenario's key `compress.kind` replaces this argument.
-        merge: How the server makes the next model from the uploads of a model. The scenario's keys
-            `server.coefficients` and `server.robust` replace this argument. The key `server.optimizer` is applied to
-            the result.
+        merge: How the server makes the next model from a model's uploads. The scenario's keys `server.coefficients` and
+            `server.robust` replace this argument. The key `server.optimizer` is applied to the result.
         pieces: What clients do before and after their training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()

@@ -27,9 +27,9 @@ Formulas of fedag:
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
        residuals, averaged over clients. By default a client's residuals are those of its own upload. The mean model's
-       residuals are used with `residuals: mean` and `omc`, and for linear models. They are larger, because the mean
-       model fits a client's samples less well than the client's upload. The NLL is reported without and with the noise
-       (`nll_none`, `nll_residual`).
+       residuals are used with `residuals: mean` or `omc`, and for linear models. They are larger, because the mean
+       model fits a client's samples less well than the client's upload does. The NLL is reported without and with the
+       noise (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
        errors.
     3. `omc` draws `samples` models. The default is the number of clients, as in the paper.

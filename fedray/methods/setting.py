@@ -71,8 +71,8 @@ class Setting:
             ...]`. They are noise, the inputs of `server_rows`, or those of a data set. The options `inputs` and
             `input_rows` choose among these. Your own method may declare both options.
         label_counts: A function that takes a world, and returns how many training samples of each class each client
-            holds, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. This adds
-            no bytes to the traffic. For a regression it raises `BadInput`.
+            holds, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting
+            adds no bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
         rows: What each row of the schedule belongs to: client, slot or stratum.

@@ -24,8 +24,8 @@ Formulas of shefl:
 Deviations:
     1. Aggregation follows the text of section 3.3, `w <- w + 1/2 mean_HPC(delta) + 1/2 mean_LPC(delta)`. Tiers without
        uploads of a model are skipped, and all other tiers have equal weights (`server.coefficients: equal_groups`). The
-       printed eq. 2 is available as `paper_eq2`. Both formulas agree only if the round has K LPC clients and one of
-       them trained the model.
+       printed eq. 2 is available as `paper_eq2`. Both formulas agree if and only if the round has K LPC clients and one
+       of them trained the model.
     2. The server applies the tiers' weights after compression. The order does not matter, because scaling commutes with
        top-k.
     3. The paper says "10 local iterations"; here they are 10 local *epochs*. Both are compared in
