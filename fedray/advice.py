@@ -56,7 +56,7 @@ def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
     """Warns if scores on test samples decide which round is the last or the best.
 
-    If withheld samples decide instead, the message says so.
+    With `data.hold_out`, withheld samples decide instead, and the message says so.
     """
     for key, name in list_choosing_keys(study.evaluation).items():
         if name.startswith(WITHHELD):
@@ -83,7 +83,7 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
     """Warns if test samples have classes that no client has.
 
-    The warning names the classes of one seed and fold only. Clients whose data are generated are not checked.
+    The warning is about the first seed and fold with such classes. Clients whose data are generated are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:
@@ -124,7 +124,7 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns if the column that names each sample's client is also an input, but `data.features` does not list it.
+    """Warns if the column that names each sample's client is also an input, unless `data.features` is set.
 
     A model can recognize the client by this input.
     """
@@ -144,7 +144,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """Warns of a network whose predictions mix the samples of a batch, and of a network that trains slowly."""
+    """Warns of a network that trains slowly, or whose prediction for a sample depends on the rest of the batch."""
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (
@@ -177,8 +177,7 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client will train some of the models.
 
-    This can be computed before the run only if the schedule does not depend on the training. A user's own schedules and
-    methods are not checked.
+    Schedules that depend on the training, and a user's own schedules and methods, are not checked.
     """
     method, phase = study.method, study.method.phase
     own = scenario.method.object or scenario.schedule.object or is_own("method", scenario.method.name)
@@ -199,8 +198,8 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 def count_untrained(study: Study, rounds: int) -> IntArray:
     """Returns for each world the number of models that no client with training samples ever trains, `[worlds]`.
 
-    A world is one seed of one fold. Only the first `MOST_ROUNDS` rounds are looked at. If a model is not trained in
-    them, and more rounds follow, the result is unknown and all counts are 0.
+    A world is one combination of a seed and a fold. If the run has more than `MOST_ROUNDS` rounds, all counts are 0,
+    because not all rounds are looked at.
 
     Args:
         study: The objects of a run whose schedule does not depend on the training.
@@ -253,7 +252,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 def warn_of_failures(watch: "Watch") -> "Watch":
-    """Returns a function that takes a snapshot of a run, passes it to `watch`, and warns once when jobs have failed.
+    """Returns a function that passes snapshots of a run to `watch`, and warns at the first snapshot with failed jobs.
 
     Example:
         >>> seen = []
@@ -279,7 +278,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that no client trained, and of scores without a finite mean in the last evaluation.
+    """Warns of models that no client trained, and of scores whose mean in the last evaluation is not finite.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

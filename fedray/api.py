@@ -51,7 +51,7 @@ def load(
 ) -> Run:
     """Opens a run directory.
 
-    If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
+    If you passed objects to `run` (arguments from `data` to `callbacks`), pass them here, too.
 
     Args:
         path: The run directory (the argument `out` of `run`).
@@ -66,8 +66,7 @@ def load(
         augment: The function that changes the samples of a batch.
         metrics: Your own metrics.
         callbacks: Your callbacks.
-        modules: Your modules that register names the run uses, such as `["mine"]` or `["mine.py"]`. They are imported
-            first.
+        modules: Your modules that register names, such as `["mine"]` or `["mine.py"]`. They are imported first.
         best: Whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
             read.
 
@@ -113,7 +112,7 @@ def run(
     Args:
         scenario: A dict, a YAML file, or YAML text.
         out: The new run directory. None means a temporary directory, which stays until `fedray clean`.
-        data: Your own data in one of the forms of `fedray.data.adapt`. Options of such a form are arguments such as
+        data: Your own data in one of the forms of `fedray.data.adapt`. Its options are arguments such as
             `data__target="ill"`. A name, or a mapping with a name, replaces the key `data`.
         model: A function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
         method: A function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
@@ -136,8 +135,7 @@ def run(
             Ray.
         wait_for: The resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
         watch: A function that is called with a snapshot after each evaluated round.
-        modules: Your modules that register names, as `["mine"]` or as files. They are imported first, also by the
-            workers of Ray.
+        modules: Your modules that register names, such as `["mine"]` or `["mine.py"]`. Ray's workers import them, too.
         progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
         overrides: Scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
@@ -183,15 +181,14 @@ def trainable(
 ) -> Any:
     """Returns a function for `ray.tune.Tuner` that runs a scenario with the values of a trial.
 
-    The keys of a trial's `config` replace those of the scenario. They are nested or written with dots
-    (`{"local.lr": 0.1}`). After every evaluated round, but not before training, the trial reports `round`, the scores
-    of the held-out samples (such as `hold_out_accuracy`), and total bytes and seconds. The checkpoint of a trial is its
-    run directory.
+    The keys of a trial's `config` replace those of the scenario. They are nested or written with dots (`{"local.lr":
+    0.1}`). After every evaluated round except round 0, the trial reports `round`, scores on held-out samples (such as
+    `hold_out_accuracy`), and total bytes and seconds. The checkpoint of a trial is its run directory.
 
     Args:
         scenario: A dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
         actors: The number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
-            trial. 0 means that the process of the trial trains.
+            trial. With 0 actors, the process of the trial trains.
         modules: Your modules that register names. They are imported first.
         given: Further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
@@ -229,7 +226,7 @@ def resume(
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
-    If `run` got objects for some of the arguments `data` to `callbacks`, pass the same objects here.
+    If you passed objects to `run` (arguments from `data` to `callbacks`), pass them here, too.
 
     Args:
         path: The run directory.
@@ -244,13 +241,13 @@ def resume(
         augment: The function that changes the samples of a batch.
         metrics: Your own metrics.
         callbacks: Your callbacks.
-        modules: Your modules that register names the run uses. The workers of Ray import them, too.
+        modules: Your modules that register names. Ray's workers import them, too.
         address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: The resources that the cluster must have before the run continues.
         rounds: The new total number of rounds, even if the run has finished. None keeps the number of the scenario.
         progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
-        overrides: Not allowed. Any other keyword raises `BadInput`, because `rounds` is the only key that may change.
+        overrides: Any other keyword raises `BadInput`, because only `rounds` may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the

@@ -41,11 +41,10 @@ def list_signals() -> list[signal.Signals]:
 
 
 class Ending:
-    """Holds what this process prints and does when a signal ends it.
+    """Holds the advice to print, and the functions to call, when a signal ends this process.
 
     Attributes:
-        hooks: Functions that stop what the process has started. They are called before the process ends, the last one
-            first, and must be quick.
+        hooks: Functions that stop what the process has started. They are called in reverse order, and must be quick.
     """
 
     def __init__(self) -> None:
@@ -70,7 +69,7 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 def current_ending() -> Ending:
     """Returns the `Ending` of the command that this process runs.
 
-    If fedray is used as a library, the `Ending` is new, and nothing reads it.
+    Without a command, as in a library, it is a new `Ending` that nothing reads.
     """
     return _CURRENT.get() or Ending()
 
@@ -82,10 +81,9 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Makes each of the signals INT, TERM and HUP print one line and end the process, while the block runs.
+    """Lets the signals INT, TERM and HUP end the process with one printed line while the block runs.
 
-    In other threads than the main thread the block changes nothing, because Python handles signals only in the main
-    thread.
+    It acts only in the main thread, because Python handles signals only there.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -233,7 +231,7 @@ def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """Makes this process end when the process with the id `parent` ends, or at once if that process has ended."""
+    """Ends this process as soon as its parent, which has the id `parent`, has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
@@ -253,7 +251,7 @@ NOTE = "fedray: note: "  # the beginning of each such line
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Gives each `FedrayWarning` of the block to `say` once, as one line. Other warnings keep Python's format.
+    """Calls `say` once with each `FedrayWarning` of the block, as one line. Other warnings keep Python's format.
 
     Example:
         >>> import warnings
@@ -268,9 +266,9 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Prints all warnings of this process from now on in the way of `show_notes`.
+    """Prints all later warnings of this process as `show_notes` does.
 
-    It is for processes that only run fedray.
+    It is for processes that run nothing but fedray.
     """
     said: set[str] = set()
     usual = warnings.showwarning
@@ -317,7 +315,7 @@ def import_quickly() -> Iterator[None]:
 
 
 def leave_untidy(library: str) -> None:
-    """Tells `exit_quickly` that a library has no work left, so that the process may end without tearing it down."""
+    """Tells `exit_quickly` that a library has no work left, and needs no tear-down."""
     if library in _TIDY:
         _TIDY.remove(library)
 
@@ -325,8 +323,8 @@ def leave_untidy(library: str) -> None:
 def exit_quickly(status: int) -> None:
     """Ends the process with `status`. Functions of `atexit` are called, but Python's tear-down is skipped.
 
-    The tear-down of torch would take 0.7 s. Does nothing if Ray, a logger of runs, or a thread that Python would wait
-    for may still be at work.
+    The tear-down of torch would take 0.7 s. Does nothing while Ray, a logger of runs, or a thread that Python waits for
+    may be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
@@ -347,7 +345,7 @@ def exit_quickly(status: int) -> None:
 class _Tolerant:
     """Wraps a text stream, and drops text that the stream cannot write.
 
-    All other attributes are those of the stream.
+    Everything else is passed to the stream.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -368,7 +366,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text that stderr cannot write while the block runs, for example because the reading process has ended.
+    """Drops text that stderr cannot write inside the block, for example after its reader has ended.
 
     Example:
         >>> reader, writer = os.pipe()
