@@ -1,7 +1,7 @@
 """Predicts with the models of a run, weighs the models for each client, and scores single clients.
 
-A *new client* has never taken part in the run. A *world* is one seed of one fold of the data, and a *study* is
-everything that a run needs except a runtime. In a *personal pass* a client trains models that stay at the client and
+A *new client* has never taken part in the run. A *world* is one combination of a seed and a fold of the data. A *study*
+is everything that a run needs except a runtime. In a *personal pass* a client trains models that stay at the client and
 predict for it.
 """
 
@@ -60,12 +60,12 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
     The weights depend on the temperature gamma (`predict.gamma`). If it is infinite or None, a client has the weights
     of its tier, or the common weights if tiers have no weights. If gamma is finite, the weights follow from the losses
-    at the client. Then a client of a tier with weights uses only the models of this tier.
+    at the client. Then, if tiers have weights, a client uses only models to which its tier gives weight.
 
     Args:
         study: The trained study (the objects of the run).
         answer: The models that predict, with their weights.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         losses: Loss of each of the A models at each client, `[A, n]`. Models that do not predict are included.
         client: Ids of the clients, `[n]`.
 
@@ -180,9 +180,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
     A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
-    classes. Weights of the samples give each class the share that it has among the client's training samples. In a
-    regression all common test samples count. Groups of clients may have changed copies of the test samples. Then only
-    the copy of the client's group counts.
+    classes. They are weighted, so that each class has the same share as among the client's training samples. In a
+    regression all common test samples count. If groups of clients have changed copies of the test samples, only the
+    copies of its own group count.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -248,9 +248,9 @@ Group = Callable[[int], int | None]  # client -> key of its group, whose clients
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a function that takes a client and returns its group, or None.
+    """Returns a function that takes a client and returns 0, or None if clients have weights of their own.
 
-    If clients have no weights of their own, all are in one group, because they predict alike.
+    0 is the group of all clients, which then predict alike.
     """
     return lambda _client: 0 if weights is None else None
 
@@ -268,7 +268,7 @@ def value_each(
         clients: Ids of the clients, `[N]`.
         find: A function that takes a client and returns its samples.
         value: A function that computes the values of a client's samples.
-        group: A function that takes a client and returns its group, whose clients predict alike. The values of a group
+        group: A function that takes a client and returns its group. Clients of a group predict alike, so their values
             are computed once, for all samples.
     """
     known: dict[int, FloatArray] = {}
@@ -328,7 +328,7 @@ def measure_clients(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of the models that predict, for the whole split, `[K, n, C]`.
         weights: Each client's weights over the models, `[N, K]`. Their sum over K is 1. None means that all clients
             have the common weights.
@@ -368,7 +368,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
     Args:
         host: The process that has what the clients keep between rounds.
         state: The models that the server sends to clients.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
     """
     study, phase = host.study, host.study.method.phase
@@ -406,7 +406,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
     """Returns the scores of clients of the run that predict with their own models.
 
-    The scores are computed where the clients' private models are, in the process that trains the client.
+    A client's scores are computed in the process that trains it, because its private models are there.
 
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
@@ -419,8 +419,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a client's own models `[K, d]`.
 
-    A client may train its own models in several passes with different settings. Then these are the models of the pass
-    with the best score on the client's held-out samples.
+    A client may train its own models in several passes with different settings. Then the models come from the pass with
+    the best score on its held-out samples.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -438,7 +438,7 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
     Args:
         own: For each (world, client), the scores of P personal passes, `[2, P]`. The first row is for test samples, and
             the second row for held-out samples.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         split: The split, `test` or `hold_out`.
         lowest: Whether the lowest score is the best, as for RMSEs.
     """
@@ -460,7 +460,7 @@ def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
     """Returns the mean, the worst, and a quantile near the worst of the clients' scores.
 
-    The quantile is 10 % for accuracies, and 90 % for RMSEs. Clients without a score (NaN) are left out.
+    It is the 10 % quantile of accuracies, or the 90 % quantile of RMSEs. Clients without a score (NaN) are left out.
 
     The names of the results begin with `prefix`. `classes` says whether the scores are accuracies.
 
@@ -530,12 +530,12 @@ Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None],
 
 
 class Inquiry(NamedTuple):
-    """Asks clients of the run for values of their predictions on a split, such as the log likelihood of each sample.
+    """Asks clients of the run for values, such as the log likelihood of each sample, of their predictions on a split.
 
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
-        means: Number of means over its samples that a client returns. 0 means that it returns the values of each
+        means: Number of values that a client averages over its samples. 0 means that it returns the values of each
             sample.
         halved: Whether only every second sample of each client is used.
         score: A function that computes a client's scores from the values of its samples. None means that the client
@@ -554,7 +554,7 @@ class Inquiry(NamedTuple):
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
     def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
-        """Yields each client's result, which is the values of its samples, their means, or its scores.
+        """Yields for each client the values of its samples, their means, or its scores.
 
         The means of a client without samples are NaN.
         """
@@ -587,7 +587,7 @@ def read_answers(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of the models that predict, for these samples, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights.
@@ -662,7 +662,7 @@ def tell_known(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         of: The predictions of the models for all samples of the split.
         inquiry: The split and the values that are asked for.
@@ -688,7 +688,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
     Args:
         host: The process that has what the clients keep between rounds.
         state: The models that the server sends to clients.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
         inquiry: The split and the values that are asked for.
     """
@@ -726,7 +726,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
 
     Args:
         private: The tensors that clients keep between rounds, as in a checkpoint.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         clients: Number of clients.
         models: K, the number of models.
 

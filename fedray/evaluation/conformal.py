@@ -2,8 +2,8 @@
 
 A conformal set of a sample contains the labels or targets whose *conformal score* is at most a threshold. The threshold
 follows from the scores of the true labels of withheld samples. It is chosen so that a set contains the true label with
-a given probability. A *world* is one seed of one fold of the data, and a *study* is everything that a run needs except
-a runtime.
+a given probability. A *world* is one combination of a seed and a fold of the data. A *study* is everything that a run
+needs except a runtime.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def measure_sets(
     """Returns the conformal score of each sample's true label, `[n]`.
 
     If `thresholds` are given, the result has two rows for the samples' sets, `[2, n]`. The first is 1 if the set
-    contains the true label, else 0. The second is the size of the set. An `Inquiry` uses this function.
+    contains the true label, else 0. The second is the size of the set.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -76,7 +76,7 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     """Makes the request that clients measure the conformal sets of their samples of a split.
 
     Args:
-        split: `test` or `hold_out`. If thresholds are known, only every second sample of a client in `hold_out` counts.
+        split: `test` or `hold_out`. Once thresholds are known, only every second held-out sample of a client counts.
         rule: The rule that makes conformal sets.
         thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet.
     """
@@ -135,7 +135,7 @@ def tell(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         split: The split, `test` or `hold_out`.
         rule: The rule that makes conformal sets.
@@ -156,7 +156,7 @@ def calibrate(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         rule: The rule that makes conformal sets.
         own: Conformal scores of clients with their own models, for their withheld samples. None means that there are no

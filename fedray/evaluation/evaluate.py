@@ -1,7 +1,7 @@
 """Computes metrics of a run's ensemble and of each of its models (its *members*).
 
-A *new client* has never taken part in the run. A *world* is one seed of one fold of the data, and a *study* is
-everything that a run needs except a runtime.
+A *new client* has never taken part in the run. A *world* is one combination of a seed and a fold of the data. A *study*
+is everything that a run needs except a runtime.
 
 Example:
     >>> import fedray
@@ -65,11 +65,10 @@ from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Stu
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the m values of each sample whose means give the scores, `[m, n]`.
+    """Returns m values for each sample, `[m, n]`. The scores follow from their means over the samples.
 
     In a regression, the prediction of a single model may have no variance. It then gets the variance of the residuals
-    on training samples. If this variance is unknown, the scores that need a variance are NaN. An `Inquiry` uses this
-    function.
+    on training samples. If this variance is unknown, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -86,7 +85,7 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> answers.Inquiry:
-    """Makes the request that each client returns its mean values of `measure_answers` over its samples of a split."""
+    """Makes the request for the means of `measure_answers` over each client's samples of a split."""
     return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
@@ -121,7 +120,7 @@ def score_tiers(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         own: For each split, the results of clients with their own models (`ask_own_splits`).
         sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
@@ -173,12 +172,12 @@ def score_tiers(
 
 
 def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> answers.Measured:
-    """Computes outputs of the models, weights of the models, and residuals for one evaluation.
+    """Computes the models' outputs, weights and residuals for one evaluation.
 
     Test samples are predicted only if `test` is True.
 
     Raises:
-        BadInput: The method combines predictions with its own rule (`Answer.combine`), which does not fit the scenario.
+        BadInput: The scenario does not allow the method's own rule for combining predictions (`Answer.combine`).
     """
     answer = study.answer(state)
     asks = not study.classes or study.evaluation.gamma is not None or study.evaluation.average == "logits"
@@ -200,7 +199,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether clients may weigh the models differently, because of `predict.gamma` or weights of tiers."""
+    """Returns whether clients may differ in their weights over the models, by `predict.gamma` or by tier."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 
@@ -210,8 +209,8 @@ def find_client_weights(
     """Returns for each world the weights of N clients over the K models that predict, `[N, K]`.
 
     The clients store the weights (FedEM), or they have the weights of their tiers, or the weights follow from the
-    losses on the clients' samples. If each client has a model of its own, this model has all of the client's weight. If
-    this model does not predict, the client has the common weights.
+    losses on the clients' samples. If each client owns one model, this model has all of the client's weight. If it does
+    not predict, the client has the common weights.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -232,8 +231,8 @@ def find_client_weights(
 def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
     """Returns for each world the variance of the residuals on training samples, averaged over clients.
 
-    The variance is in squared units of the standardized target. The residuals are the errors of each client's own model
-    on its samples, if clients own models. Otherwise they are the errors of the models that the server sends to all
+    The variance is in squared units of the standardized target. If clients own models, the residuals are the errors of
+    each client's own model on its samples. Otherwise they are the errors of the models that the server sends to all
     clients.
 
     Returns:
@@ -278,7 +277,7 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
         outputs: Logits of all models of the world, `[A, n, C]`.
         kind: What is averaged, as in the key `predict.average`.
         answer: The models that predict, with their weights.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
     """
     present = answer.drop_absent(outputs, world).numpy()
     found = classification.answer_classes(present, kind, answer.weigh_present(world))
@@ -296,7 +295,7 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
         answer: The models that predict, with their weights.
@@ -317,11 +316,11 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
 def score_ood_of_clients(
     study: Study, world: int, measured: answers.Measured, known: Tensor, asked: BoolArray
 ) -> dict[str, float]:
-    """Returns the scores of `score_ood` as means over clients that weigh the models differently.
+    """Averages the scores of `score_ood` over clients, each with its own weights over the models.
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all of these
             samples.
@@ -389,7 +388,7 @@ def score_own_metrics(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of all models on the whole split.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights.
@@ -442,8 +441,8 @@ def give_predictions(
 ) -> FloatArray:
     """Returns a column for each sample, `[C + 1, n]`.
 
-    It has the predicted probabilities of the C classes, or the predicted mean. The last entry is the true label or
-    target.
+    A column has the predicted probabilities of the C classes, or the predicted mean. Its last entry is the true label
+    or target.
     """
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
@@ -476,7 +475,7 @@ def score_clients_by_metrics(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         measured: What the runtime has computed for this evaluation.
         own: For each split, the metrics of clients with their own models.
         prefix: The beginning of the names. It is empty for test samples, and `hold_out_` for withheld samples.
@@ -493,7 +492,7 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
 
     A metric may be undefined for a client. An example is the area under the curve if all samples have the same class.
 
-    `each` has the metrics of each client by name. The names begin with `prefix`.
+    `each` maps a metric's name, which begins with `prefix`, to its values, one per client.
     """
     tiers = list_scored_tiers(study)
     tier = study.clients.tier_of(np.arange(answers.count_known(study)))
@@ -604,7 +603,7 @@ def _score_clients(
 ) -> FloatArray:
     """Returns the score of each client of the run on its samples of a split, `[N]`.
 
-    If all clients predict in the same way, the clients whose scores are not recorded are left out.
+    If all clients predict in the same way, only the clients whose scores are recorded are scored.
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
@@ -621,7 +620,7 @@ def score_answer(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights.

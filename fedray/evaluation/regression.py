@@ -1,7 +1,7 @@
 """Turns raw outputs of regression models into Gaussian predictions in the target's original unit, and scores them.
 
-The models of an ensemble are its *members*. A *world* is one seed of one fold of the data, and a *study* is everything
-that a run needs except a runtime.
+The models of an ensemble are its *members*. A *world* is one combination of a seed and a fold of the data. A *study* is
+everything that a run needs except a runtime.
 """
 
 from functools import partial
@@ -25,12 +25,12 @@ def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
     """Returns the outputs that the ensemble averages, `[K, n, C]`.
 
     They are the outputs of the K models that predict. A method may combine predictions by its own rule
-    (`Answer.combine`). Then its result counts as the output of a single model (K = 1).
+    (`Answer.combine`). Then the combined prediction counts as the output of a single model (K = 1).
 
     Args:
         outputs: Outputs of all A models of the world, `[A, n, C]`.
         answer: The models that predict, with their weights.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
     """
     if answer.combine is None:
         return answer.drop_absent(outputs, world)
@@ -100,7 +100,7 @@ def read_members(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         split: The split, `test` or `hold_out`.
         answer: The models that predict, with their weights.
@@ -130,7 +130,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 
     Args:
         study: The trained study (the objects of the run). Its setting `predict.noise` says which noise is added.
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         answer: The models that predict, with their weights.
         alone: Whether there is only one model, and it predicts no variance.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
@@ -179,7 +179,7 @@ def predict_targets(
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (one seed of one fold).
+        world: Index of the world (a seed and a fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
         x: The raw inputs, `[n, ...]`.
         answer: The models that predict, with their weights. `Answer.spread` is the variance of their parameters, if it
@@ -221,8 +221,7 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
     Returns:
         One dict per replicate. `variance` is the squared distance of the replicate's predictions to the mean over all R
         replicates, times R / (R - 1). The mean of these values is the variance of the decomposition. `bias2` is the
-        same for all replicates. It is the squared error of the mean prediction minus variance / R, which makes it
-        unbiased.
+        same for all replicates. It is the squared error of the mean prediction, less variance / R to make it unbiased.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

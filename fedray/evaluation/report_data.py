@@ -1,7 +1,7 @@
 """Computes the arrays for the report's pictures of a finished run, and writes them to `pictures.npz`.
 
-The pictures show the first world of the run. A *world* is one seed of one fold of the data, and the *members* are the
-models of the ensemble.
+The pictures show the first world of the run. A *world* is one combination of a seed and a fold of the data. The
+*members* are the models of the ensemble.
 """
 
 import io
@@ -242,8 +242,8 @@ def compare_members(members: FloatArray) -> FloatArray:
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
     """Returns arrays with one row for each client of the run: weights over the models, and scores.
 
-    For classification, the scores are accuracies, and there are label counts. For regression, the scores are the RMSE
-    with the client's own weights or models, and the RMSE of the prediction for new clients.
+    For classification, there are also label counts, and the scores are accuracies. For regression, there are two
+    scores: the RMSE with the client's own weights or models, and the RMSE with the common weights.
     """
     answer = study.answer(state)
     everybody = answer.weigh_present(0)
