@@ -149,9 +149,9 @@ def mixture_moments(
 ) -> Moments:
     """Returns the mean and the variance that an ensemble predicts.
 
-    If the models predict only means, the variance is that of the means over the models, which is the knowledge
-    uncertainty (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of
-    the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
+    If the models predict only means, the variance is the knowledge uncertainty, which is the variance of these means
+    (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of the mixture
+    (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.

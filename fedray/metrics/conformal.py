@@ -129,7 +129,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Returns nodes and weights of the Gauss-Legendre rule with 24 nodes in each of some equal pieces of [0, 1]."""
+    """Returns nodes and weights that integrate over [0, 1], by 24 Gauss-Legendre nodes in each of some equal pieces."""
     x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
@@ -284,7 +284,7 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 
 
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
-    """Returns the rank of the score that becomes the threshold, among the scores of all clients, from 1.
+    """Returns the rank, from 1, of the threshold among the scores of all clients.
 
     It is `ceil((1 - alpha) (N + K))` for N withheld samples and K clients.
 

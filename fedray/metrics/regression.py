@@ -70,7 +70,7 @@ def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:
 
 
 def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -> float:
-    """Returns the share of the targets that are inside the central interval with probability `level`, 0 to 1.
+    """Returns the share of the targets that are inside the central interval of probability `level`, 0 to 1.
 
     The share should be about `level`. It is NaN if a prediction is NaN.
     """
@@ -80,7 +80,7 @@ def coverage(mean: ArrayLike, variance: ArrayLike, y: ArrayLike, level: float) -
 
 
 def width(variance: ArrayLike, level: float = 0.95) -> float:
-    """Returns the mean width of the central interval with probability `level`, in the target's unit.
+    """Returns the mean width of the central interval of probability `level`, in the target's unit.
 
     Example:
         >>> round(width([1.0, 1.0]), 3)
@@ -105,8 +105,8 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit. It is at most `sharpness`.
 
-    It is the determinant sharpness of all predictions as one vector. The mean negative log-likelihood is `log(2 pi) / 2
-    + log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
+    It is the determinant sharpness of one vector of all targets. The mean negative log-likelihood is `log(2 pi) / 2 +
+    log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
 
     Example:
         >>> round(sharpness_geometric([1.0, 16.0]), 6)
@@ -177,5 +177,5 @@ def _normal_cdf(z: FloatArray) -> FloatArray:
 
 
 def _quantile(level: float) -> float:
-    """Returns half the width of the central interval with probability `level`, in standard deviations."""
+    """Returns half the width of the central interval of probability `level`, in standard deviations."""
     return NormalDist().inv_cdf(0.5 + 0.5 * level)

@@ -39,7 +39,7 @@ class PairedDifference(NamedTuple):
             infinite scores.
         high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.
-        over: What the pairs are. It is `seeds`, or `folds` if the runs have only one seed in common.
+        over: What differs between the pairs. It is `seeds`, or `folds` if the runs have only one seed in common.
         level: Confidence level of the interval, between 0 and 1.
         p: Two-sided p-value of the paired t test, whose null hypothesis is no difference. It is NaN if there is no
             interval.

@@ -311,7 +311,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first. Adds the RMSE with equal weights of all models."""
+    """Draws the accuracy or RMSE of each client, the best first. In a regression, adds the RMSE with common weights."""
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -620,7 +620,7 @@ def figure_confusions(run: ReadRun) -> Figure | None:
 
 
 def figure_meta(run: ReadRun) -> Figure | None:
-    """Draws the weights of a stack's softmax meta model for the class probabilities of each base model."""
+    """Draws the weights that a stack's softmax meta model gives to each base model's class probabilities."""
     weights = run.pictures.get("meta_weights")
     if weights is None:
         return None

@@ -1,4 +1,4 @@
-"""Compares several runs in pictures and tables, seed by seed, after equal rounds, cost or time."""
+"""Compares several runs seed by seed in pictures and tables, at equal rounds, cost or time."""
 
 import json
 import math
@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: The round, or the cost, at which both scores are taken.
-        read: Two texts, for the run and for the baseline. Each text tells where the score was measured, as a share of
-            `at`, or is `-` if there is no score.
+        read: Two texts, for the run and for the baseline. Each text is the share of `at` at which the score was
+            measured, or `-` if there is no score.
     """
 
     metric: str
@@ -103,8 +103,8 @@ def compare_with_first(
         over: The unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
 
     Example:
-        Each run has two seeds. The second run sends half as much per round. At equal cost, the score of the first run
-        is therefore the score after its first round.
+        Each run has two seeds. The second run sends half as much per round. So its two rounds are compared with one
+        round of the first run.
 
         >>> def run(name, scores, each):
         ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
@@ -411,8 +411,7 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total cost of a run, per replicate and fold, or None if the run has no summary.
 
-    The virtual time is the mean over replicates and folds. The summary has the time of the slowest replicate and fold
-    instead.
+    The virtual time is averaged over replicates and folds, while the summary has that of the slowest one.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -462,10 +461,10 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the run with the best final mean of a metric, and the runs that may differ from it only by chance.
 
-    Runs that share at least two seeds are compared in pairs. The run with the best mean may be worse than another run
-    on the shared seeds. Then the other run is the best. Two runs that share fewer seeds differ if their means differ by
-    more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If such a run has a single replicate and
-    fold, the two runs count as not different.
+    Runs that share at least two seeds are compared in pairs. If another run is better than the run with the best mean
+    on the seeds that both have, the other run is the best. Two runs that share fewer seeds differ if their means differ
+    by more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If one of them has a single replicate and
+    fold, they count as not different.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high

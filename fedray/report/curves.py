@@ -416,9 +416,9 @@ def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple
 def draw_mean_line(
     axes: Axes, x: FloatArray, curve: Curve, *, color: str, width: float, label: str | None = None
 ) -> None:
-    """Draws the mean over worlds. If there are several, adds a band of one standard deviation.
+    """Draws the mean over replicates and folds. If there are several, adds a band of one standard deviation.
 
-    A *world* is one replicate of one fold. The width of the line is in points.
+    The width of the line is in points.
     """
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)

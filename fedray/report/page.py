@@ -127,7 +127,7 @@ def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
 
 
 def read_script() -> str:
-    """Reads the script of every page, and joins its files to one function."""
+    """Reads the script that every page has, and joins its files to one function."""
     folder = resources.files("fedray.report") / "script"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return "\n".join(['"use strict";', "(() => {", *parts, "})();", ""])
@@ -462,7 +462,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions of `draw_plot` by name. They draw pictures of the report, and scores of the run."""
+    """Returns by name the functions that `draw_plot` calls. They draw pictures of the report, and scores of the run."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]

@@ -371,7 +371,7 @@ def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | Non
 
 
 def _merge_bars(traces: list[Trace]) -> list[Trace]:
-    """Merges the single rectangles that `Axes.barh` draws, to one trace for each color."""
+    """Merges rectangles drawn by `Axes.barh`, so that each color has one trace."""
     merged: list[Trace] = []
     for trace in traces:
         same = [t for t in merged if t["kind"] == trace["kind"] == "bars" and t["color"] == trace["color"]]

@@ -47,7 +47,7 @@ class Curve(NamedTuple):
     """A metric over rounds.
 
     Attributes:
-        round: The T evaluated rounds in which at least one world (a replicate of a fold) has a value, `[T]`.
+        round: The T evaluated rounds in which at least one world (a replicate and a fold) has a value, `[T]`.
         values: The metric, `[worlds, T]`. It is NaN where a world has no value.
 
     Example:
@@ -286,9 +286,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. For methods whose
-    rounds cannot be compared with those of other methods, a round `last` also means the end of the run. `over` is the
-    unit of `last`: rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. The end is also
+    meant if `last` is a round, but the method's rounds cannot be compared with those of others. `over` is the unit of
+    `last`: rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -395,7 +395,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    If clients of some run predict with their own models or weights, the name of a score of the common ensemble says so.
+    If clients of some run predict with their own models or weights, the name of the common ensemble's headline score
+    ends with `of the common answer`.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
@@ -474,7 +475,7 @@ BEST = "checkpoint.best"  # chooses the models to keep, not the end of a run
 
 
 def is_chosen(summary: Mapping[str, Any]) -> bool:
-    """Returns whether test samples chose the last round of a run. If so, all final scores of the run are too good.
+    """Returns whether test samples chose the last round of a run. If so, its final scores are too optimistic.
 
     Example:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
