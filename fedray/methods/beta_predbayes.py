@@ -68,9 +68,8 @@ Deviations:
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
        left out.
     7. A client predicts with its initial network if its training fails, if it drops out, or if it has no training
-       samples. If a client makes fewer steps than `samples`, it sends some networks twice, and fedray warns. Cycles of
-       one or two steps have no noise. In later rounds a client continues with $b = 0$, and only the networks of the
-       last round predict.
+       samples. If a client makes fewer steps than `samples`, it sends some networks twice. Cycles of one or two steps
+       have no noise. In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:
