@@ -506,7 +506,7 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     if beaten := summary.get("most_frequent"):
         advice = "add evaluate.metrics=[balanced_accuracy]" + ", or roc_auc" * (beaten["classes"] == 2)
         if known := [name for name in FOR_RARE_CLASSES if name in summary.get("metrics", {})]:
-            advice = f"read {' and '.join(known)} instead"
+            advice = f"read {', '.join(known)} instead"
         lines.append(
             f"The accuracy{of} is no better than that of always answering {beaten['class']} ({beaten['share']:.4f}): "
             f"{advice}."
