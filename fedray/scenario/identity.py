@@ -81,8 +81,8 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
 def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Refuses a scenario that was changed since its run began.
 
-    `began` is the content of the run's `identity.json`. It is empty if a version of fedray without this file made the
-    run.
+    `began` is the content of the run's `identity.json`. It is empty if an old version of fedray made the run and wrote
+    no such file.
 
     Raises:
         BadInput: A key was changed, or `identity.json` cannot be used. The message names the key with its old and new
@@ -129,7 +129,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value at which a newer key changes nothing, or `UNSET` for a key that fedray always had."""
+    """Returns the value at which a key that older versions lack changes nothing, or `UNSET` for any other key."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

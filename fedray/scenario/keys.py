@@ -22,12 +22,12 @@ class Key(NamedTuple):
     """One key of a scenario.
 
     Attributes:
-        name: The dotted key, with `*` for any name or index.
+        name: The dotted key, with `*` in place of a name or an index.
         text: The description of the key.
         meaning: The values that the key may have.
         default: The value if a scenario does not set the key. `REQUIRED` means that the key must be set.
-        needs: A second key, and its values for which this key has an effect. None means that this key always has an
-            effect.
+        needs: A second key, and the values that it must have if this key is to act. None means that this key always
+            acts.
         section: Whether the key is a section, which holds further keys.
     """
 
@@ -136,7 +136,7 @@ def _explain_key(key: Key, width: int) -> list[str]:
 
 
 def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
-    """Yields for each option its section, its key, the name of the object that has it, and its declaration.
+    """Yields the section, the key, the object's name and the declaration of each option.
 
     Options of objects that a user registered are included.
     """
@@ -165,9 +165,9 @@ def find_option_text(kind: str, name: str, option: str) -> str:
 
 
 def _explain_options(wanted: str, width: int) -> list[str]:
-    """Returns the lines that explain options, one entry for each different meaning.
+    """Returns the lines that explain options. Options with the same key and meaning share an entry.
 
-    `wanted` is an option or a section. All options of a section are explained.
+    `wanted` is an option, or a section, all of whose options are explained.
     """
     entries: dict[tuple[str, ...], list[str]] = {}
     for at, option, name, one in _list_all_options():

@@ -52,7 +52,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Checks that either no network names a tier, or exactly one network names each tier.
+    """Checks that each tier is named by exactly one network, unless no network names a tier.
 
     Raises:
         BadInput: Some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
@@ -114,8 +114,8 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     """Returns the number of clients of each tier.
 
-    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers with neither
-    key divide the remaining share equally. Numbers are rounded by largest remainder.
+    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers with neither key
+    get equal parts of the rest. Numbers are rounded by largest remainder.
 
     Example:
         >>> from fedray.scenario.sections import TierKeys
@@ -227,7 +227,7 @@ def _part(tree: Mapping[str, Any], *path: str) -> Any:
 
 
 def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...]) -> None:
-    """Sets a key of a section, unless the section has this key, has a key of `unless`, or is no mapping."""
+    """Sets a key of a section, if it is a mapping that has neither this key nor a key of `unless`."""
     old = tree.get(section, {})
     if isinstance(old, Mapping) and value is not None and all(old.get(k) is None for k in (key, *unless)):
         tree[section] = {**old, key: value}
@@ -255,10 +255,10 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the defaults of a method, after adapting their tiers to the tiers that a user gives.
+    """Returns the defaults of a method, with tiers that fit those of the user.
 
-    If the user gives a tier that is no default tier, all default tiers that the user does not name are dropped. If the
-    user gives a share or a number for any tier, all default shares and numbers are dropped.
+    If a tier of the user is no default tier, the default tiers that the user does not name are dropped. If the user
+    gives a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:
@@ -488,9 +488,9 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
     """Returns a line for the user if an override replaces the method, but keys of the file stay.
 
-    Else returns an empty text. The line names the keys that stay and differ from the defaults of the new method. In a
-    file that a person wrote, the line names only keys that the old method sets by default, because the person may mean
-    all other keys for every method. `whole` says whether the file is a resolved scenario, which no person wrote.
+    Otherwise the text is empty. The line names the keys that stay and differ from the defaults of the new method. In a
+    file that a person wrote, keys without a default of the old method are not named: they may be meant for every
+    method. `whole` says whether the file is a resolved scenario, which no person wrote.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -704,7 +704,7 @@ def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[K
 
 
 def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """Returns nested keys without one section or key. If it is absent, returns equal keys."""
+    """Returns nested keys without one section or key, which may be absent."""
     out = dict(tree)
     if path[0] in out and len(path) == 1:
         del out[path[0]]

@@ -1,4 +1,4 @@
-"""Lists the names that scenarios may use, both fedray's and a user's, and makes the error for an unknown key."""
+"""Lists the names that scenarios may use, and explains unknown keys."""
 
 import re
 from collections.abc import Mapping
@@ -129,10 +129,9 @@ class Kind(NamedTuple):
         text: The word for an object of the kind in messages.
         arguments: The arguments with which fedray calls a user's function of the kind.
         wants: The description of a valid object, for messages. `{}` stands for the arguments.
-        default: The default name, for kinds whose options stand next to the name in a section. It is empty for other
-            kinds.
+        default: The default name. It is empty unless the options of the kind stand next to the name in a section.
         kept: The keys of the section that keep their values when the name changes.
-        alone: Whether the key `object` replaces the name if a Python object is passed.
+        alone: Whether the name of a passed Python object (key `object`) replaces the key `name`.
         argument: The argument of `fedray.run` for the kind. If the text is empty, the argument is `word`.
         part: The part of `identity.json` to which the kind belongs. Several kinds share the part `training`.
         listed: The word for all objects of the kind in `fedray list`.
@@ -253,7 +252,7 @@ class _Own(NamedTuple):
     Attributes:
         text: A one-line description, for `fedray list`.
         options: The options with their defaults. None means that no options are declared.
-        origin: The module and file that registered the name. None means that these are not known.
+        origin: The module and file that registered the name. None means unknown.
         thing: The object that the name stands for.
     """
 
@@ -371,7 +370,7 @@ def allow_name(
         name: The name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
         text: A one-line description, for `fedray list`.
         options: The options of the name with their defaults. None allows any options with plain values.
-        origin: The module and file that registered the name. None means that these are not known.
+        origin: The module and file that registered the name. None means unknown.
         thing: The function or object that the name stands for.
 
     Raises:
@@ -421,8 +420,8 @@ def explain_unknown_key(
 ) -> str:
     """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
 
-    `owner` has the kind and name of the object that the section names. `sections` has the keys of every other section,
-    by the dotted key of the section. None means that they are not known.
+    `owner` is the kind and the name of the section's object. `sections` maps each other section to its keys. None means
+    unknown.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
@@ -447,7 +446,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the dotted keys in other sections that end in this name.
+    """Returns the dotted keys of other sections whose last part is this name.
 
     Options of objects, such as methods, are included.
 

@@ -269,7 +269,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
-    These are the keys that have a different value in `cell`, and each key that `cell` lacks, with the value None.
+    Keys that differ have their value in `cell`. Keys that `cell` lacks have the value None.
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):
@@ -312,7 +312,7 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
-    """Returns the dotted keys of nested dicts with their values, the reverse of `expand`.
+    """Returns nested dicts as one dict with dotted keys. This is the reverse of `expand`.
 
     A mapping stays a value if it is empty, or if one of its keys is empty or contains a dot.
     """
@@ -337,5 +337,5 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def _safely_shown(value: object) -> str:
-    """Returns what messages show of a value: a number or text itself, or the type of any other object."""
+    """Returns a number or text unchanged, and the type of any other object, for messages."""
     return quote_value(value) if isinstance(value, bool | int | float | str) else name_type(value)

@@ -33,7 +33,7 @@ CLASSIFIERS: Mapping[
 
 
 def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns the checked section of a stack's base model if it names a classifier, or None if it names a network.
+    """Returns the checked section of a base model that is a classifier, or None for a network.
 
     A name that is nearly the name of a classifier raises `BadInput`.
 

@@ -1,4 +1,4 @@
-"""Refuses keys without an effect and contradictory values. Each row of a table has keys, a condition and a reason.
+"""Refuses keys without an effect, and contradictory values, by a table of conditions and reasons.
 
 Example:
     >>> from fedray.scenario.loader import read_scenario
@@ -36,7 +36,7 @@ from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario, with facts that decide whether the key has an effect or a wrong value.
+    """A key of a resolved scenario, with the facts that decide whether the key acts and its value fits.
 
     Attributes:
         scenario: The scenario.
@@ -152,7 +152,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Returns why a method cannot train without rounds, as words after its name. The text is empty if it can.
+    """Says why a method cannot train without rounds. The text is empty if it can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -191,7 +191,7 @@ def _explain_need(c: Case) -> str:
 
 
 class Row(NamedTuple):
-    """A row of the table, with some keys and the condition under which they have no effect or a wrong value.
+    """Keys, and the condition under which they have no effect or a wrong value.
 
     Attributes:
         keys: The dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
