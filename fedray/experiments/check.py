@@ -120,8 +120,8 @@ def describe_local(local: Local, grid: list[float] | None = None) -> str:
 
     Args:
         local: The settings of local training.
-        grid: The candidates for the learning rate. Each world (one seed of one fold) takes the best candidate. Empty or
-            None means a single rate.
+        grid: The candidates for the learning rate. Each replicate and fold takes its best candidate. Empty or None
+            means a single rate.
 
     Example:
         >>> describe_local(Local(lr=0.1, lr_decay=0.99, momentum=0.9))
@@ -157,12 +157,12 @@ def _describe_course(rule: RateSchedule | None) -> str:
 
 
 def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
-    """Returns the facts about a resolved scenario as text, such as clients, tiers, memory and bytes per round.
+    """Returns a text with facts about a resolved scenario: clients, tiers, memory, bytes per round and more.
 
     Args:
         scenario: The scenario.
-        address: The address of the Ray cluster on which the scenario will run. Its resources are read. None means this
-            machine.
+        address: The address of the Ray cluster on which the scenario will run. The resources of the cluster are read.
+            None means this machine.
         plot: The path of a PNG file for a picture of the partition. None means no picture.
 
     Raises:
@@ -311,7 +311,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
     """Describes the runtime and why it was chosen. On Ray, also tells the number of actors.
 
-    The number is computed for the present resources of the cluster at `address`, or of this machine if it is None.
+    The number fits the present resources of the cluster at `address`. None means this machine.
     """
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":

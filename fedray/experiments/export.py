@@ -51,8 +51,8 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if other models predict, which the method makes
-          from them.
+        - `models`: `exported` if the exported models predict. `others` if the method predicts with other models, which
+          it makes from the exported ones.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
         - `tiers`: for each tier, the weights for clients of the run, if the method has such weights.
@@ -100,7 +100,7 @@ def describe_inputs_and_outputs(study: Study) -> dict[str, Any]:
         - `outputs`: the loss and the classes.
         - `standardization`: the statistics of each fold. If the data of replicates differ, there are statistics for
           each replicate and fold. The input of a network is `(x - shift) / scale`, computed in float64 if x is large.
-          Without statistics it is x. A predicted target is `output * target_scale + target_shift`.
+          Without statistics the input is x. A predicted target is `output * target_scale + target_shift`.
 
     Example:
         >>> import fedray
@@ -213,8 +213,8 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
         kind: The format, `onnx` or `pt2`.
 
     Returns:
-        The paths of the files `replicate-R-fold-F-model-K.KIND` and then `replicate-R-fold-F-ensemble.KIND` of each
-        replicate and fold. A stack is one program.
+        For each replicate and fold, the paths of the files `replicate-R-fold-F-model-K.KIND` and then
+        `replicate-R-fold-F-ensemble.KIND`. A stack is one program.
 
     Raises:
         BadInput: A package for the format is missing, the exporter does not accept a network, or predictions are no
@@ -300,7 +300,7 @@ def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
 
 
 def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
-    """Exports a module for any number of samples. Removes from it the paths of files on this machine."""
+    """Exports a module for any number of samples. Removes the paths of this machine's files from the result."""
     with torch.no_grad(), _silence():
         rows = x[:2].expand(2, *x.shape[1:])  # from one sample, torch would make a program for one sample only
         traced = torch.export.export(program, (rows,), dynamic_shapes=({0: torch.export.Dim("samples")},))

@@ -31,7 +31,7 @@ STILL = "still "  # beginning of such a line
 
 
 class ProgressPhase:
-    """What a command is doing (its phase), and when it last printed a line about this.
+    """The phase of a command (what it is doing now), and the time of its last line.
 
     Attributes:
         phase: Words for the present phase. They are empty before the first phase.
@@ -166,7 +166,7 @@ def _describe_scores(snapshot: dict[str, Any]) -> str:
 def watch_run(
     title: str, progress: ProgressPhase | None = None, note: str = ""
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function, which shows snapshots of a run as a table, a bar or lines.
+    """Returns a context manager. It yields a function that shows snapshots of a run as a table, a bar or lines.
 
     Args:
         title: The title of the table.
@@ -214,7 +214,7 @@ def watch_run(
 def show_if_wanted(
     wanted: bool | None, title: str, watch: Callable[[dict[str, Any]], None] | None
 ) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function, which shows a snapshot if wanted and calls the user's function.
+    """Returns a context manager. It yields a function that shows a snapshot (if wanted) and calls the user's function.
 
     Args:
         wanted: Whether phases and rounds are shown. None means that they are shown only in a notebook.
@@ -240,7 +240,7 @@ def show_if_wanted(
 
 @contextmanager
 def _show_bar(title: str, progress: ProgressPhase) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Returns a context manager that yields a function, which shows snapshots as a progress bar in a notebook.
+    """Returns a context manager. It yields a function that shows snapshots as a progress bar in a notebook.
 
     The phase is before the bar, and the newest scores are after it.
     """

@@ -137,9 +137,9 @@ def calibrate_answers(
     """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Returns:
-        The thresholds of each world (one seed of one fold), and a dictionary. For a regression the dictionary has, by
-        world, the variance of the residuals on training samples. It is averaged over clients, in standardized units of
-        the target.
+        The thresholds by world (index of a replicate and fold), and a dictionary. For a regression the dictionary has
+        the variance of the residuals on training samples, by world. It is averaged over clients, in standardized units
+        of the target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -184,7 +184,7 @@ class Predictor:
     """Predicts for raw inputs with the models of one checkpoint, any number of times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
-        """Makes a worker in this process, which has the clients' data and private vectors.
+        """Makes a worker in this process. The worker has the clients' data and private vectors.
 
         Args:
             study: The study of the run.
@@ -467,8 +467,8 @@ class Run:
         """The trained models as torch state dicts with frozen parameters, in the order of replicate, fold and model.
 
         Some methods predict with other models than the trained ones: the samples of FedAG and FedBE, and the models of
-        your own `Method.answer`. Their parameters are `run.study.method.answer(run.progress.state).state.models`. A
-        stack is one model with all its parts.
+        your own `Method.answer`. `run.study.method.answer(run.progress.state).state.models` has the parameters of these
+        models. A stack is one model with all its parts.
         """
         state = self._read_state()
         return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
@@ -562,8 +562,8 @@ class Run:
             x: Inputs `[n, *sample]` in the form in which the data set stores them, or a table, whose columns are found
                 by name.
             client: A client of the run, as a name or an id from 0 to N - 1. If the client has its own models (`ditto`),
-                these predict. Otherwise the ensemble predicts, with the client's weights of the models (Fed-ensemble,
-                equations 3 and 4) or the weights of the client's tier. None means the prediction for new clients.
+                these predict. Otherwise the ensemble predicts, with the client's own weights (Fed-ensemble, equations 3
+                and 4) or those of its tier. None means the prediction for new clients.
             replicate: The replicate that predicts, from 0.
             fold: The fold that predicts, as a position from 0 among the folds that were run.
             conformal: Keys of `predict.conformal`, such as `{"alpha": 0.2}`, that define a rule in place of the
@@ -668,7 +668,7 @@ class Comparison:
 
     Attributes:
         pairs: The paired differences from the first run. There is one for each score and each further run.
-        notes: Warnings about the differences, one per line, such as runs with different data, lengths or seeds.
+        notes: Warnings of one line each, for example if the runs have different data, lengths or seeds.
     """
 
     def __init__(self, runs: Sequence[ReadRun], cost: str | None = None, metrics: Sequence[str] | None = None) -> None:
@@ -725,8 +725,8 @@ class Comparison:
         """Returns a picture with the curves of all runs.
 
         Args:
-            metric: A score in `rounds.parquet`. None means accuracy or RMSE, or their personalized form if clients of a
-                run predict with their own models or weights and all runs have this score.
+            metric: A score in `rounds.parquet`. None means accuracy or RMSE. Their personalized form is drawn if all
+                runs have it and clients of a run predict with their own models or weights.
             over: The horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:

@@ -276,7 +276,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario with which candidates train. It has withheld samples, and is evaluated at the end."""
+    """Returns the scenario that trains a candidate. Samples are withheld, and models are evaluated at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local = replace(scenario.local, lr_grid=[])
@@ -286,7 +286,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
     """Returns a function that computes the scores on withheld samples. It does not use the test set.
 
-    They include the scores of clients of the run, if these predict with their own models or weights.
+    The scores include those of clients of the run, if these predict with their own models or weights.
     """
     return make_evaluator(replace(study, evaluation=replace(study.evaluation, personal=True)), runtime, test=False)
 
@@ -316,8 +316,8 @@ def run_scenario(
         address: The address of an existing Ray cluster. None means that a run on Ray starts a cluster on this machine.
         wait_for: The resources that the cluster must have before the run begins, by Ray's names.
         resume: Whether the run continues from the newest checkpoint in `out`.
-        force: Whether to replace an earlier run in `out`. It is removed only after all checks of the new run have
-            passed.
+        force: Whether to replace an earlier run in `out`. The earlier run is removed only after the new run has passed
+            all checks.
 
     Raises:
         BadInput: The scenario or the directory cannot be used. A directory that was made for the run is removed.
@@ -420,7 +420,7 @@ def resume_run(
         wait_for: The resources that the cluster must have before the run continues, by Ray's names.
         rounds: A larger total number of rounds. None keeps the number. Learning rates of `local.lr_grid` are not chosen
             again.
-        report: Whether to write `report.html`, if the scenario does not have `report: false`.
+        report: Whether to write `report.html`. With `report: false` in the scenario it is never written.
 
     Raises:
         BadInput: `out` is no run directory, or the run began with a different scenario, different data or code.

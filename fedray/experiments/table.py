@@ -178,7 +178,7 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with thei
 
 
 def find_first_score(rows: CellRows) -> list[str]:
-    """Returns a list with the first score of a table, which is the score of the clients' own predictions.
+    """Returns a list with the score of the clients' own predictions, if a table shows this score first.
 
     The list is empty unless clients of some cell predict with their own models or weights, and all cells have this
     score.
@@ -215,8 +215,8 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """Returns the notes below a table, one per line.
 
     Args:
-        rows: The rows of the table, as in `find_first_score`. The field `chosen` of a row is a note if a score on test
-            samples chose the last round of the cell.
+        rows: The rows of the table, as in `find_first_score`. The field `chosen` of a row is a note, if the last round
+            of the cell was chosen with a score on test samples.
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -228,7 +228,7 @@ def list_table_notes(rows: CellRows) -> list[str]:
 
 
 def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
-    """Marks a score if a score on test samples chose the last round of the cell.
+    """Marks a score if the last round of its cell was chosen with a score on test samples.
 
     An empty text gets no mark.
 
@@ -434,7 +434,7 @@ def run_table(
         say: A function that prints a line. It is called when a cell ends, and from time to time with a cell's progress.
 
     Raises:
-        BadInput: The scenario has no table, an entry of `only` or `metrics` fits nothing, or `out` has cells of a
+        BadInput: The scenario has no table, an entry of `only` or `metrics` has no match, or `out` has cells of a
             different scenario, different data or different code.
     """
     if not scenario.table:
@@ -525,8 +525,8 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 def _check_cell(cell: NamedCell, folder: Path) -> None:
     """Checks that a cell was not trained with a different scenario, different data or different code.
 
-    Keys that change no result may differ. So a table that began in one process may continue on a cluster. The files of
-    a finished cell stay as they are. For such a cell, keys for saving and logging must not differ.
+    Keys that change no result may differ. So a table that began in one process may continue on a cluster. A finished
+    cell is not run again, so its keys for saving and logging must not differ.
 
     Raises:
         BadInput: Something has changed.

@@ -90,7 +90,8 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
     Args:
         trial: The settings that all trials share.
         config: The keys of the trial, nested or dotted.
-        reports: The module `fedray.runtime.ray.tasks`, or in a test an object with its functions `report` and `go_on`.
+        reports: The module `fedray.runtime.ray.tasks`, or, in a test, an object with the same functions `report` and
+            `go_on`.
     """
     prepare_process()
     use_one_thread()

@@ -67,7 +67,7 @@ class Case:
 
     @property
     def spec(self) -> MethodSpec:
-        """Returns the specification of the method. A Python function has the general specification."""
+        """Returns the specification of the method, or the general specification for a Python function."""
         return method_spec_of(None if "method" in self.own else self.name)
 
     @property
@@ -87,7 +87,7 @@ class Case:
 
     @property
     def bases(self) -> int:
-        """Returns how many base models of a stack `method.bases` lists."""
+        """Returns the number of base models in `method.bases`."""
         return len(self.options.get("bases", ()))
 
     @property
@@ -202,8 +202,8 @@ class Row(NamedTuple):
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
         remedy: The advice for a wrong value.
-        value: A function that takes a `Case` and returns whether the value of its key is wrong, no matter who set the
-            key. None means that the row refuses every value that a user set.
+        value: A function that takes a `Case` and returns whether the value of its key is wrong, even if it is a
+            default. None means that the row refuses every value that a user set.
     """
 
     keys: str

@@ -44,8 +44,8 @@ class MethodKeys:
 
     Attributes:
         name: Name of the method (`fedray list methods`).
-        object: The name of the Python function that composed the method. fedray writes this key. Other keys then have
-            the defaults of the method `name`.
+        object: The name of the Python function that composed the method. fedray writes this key. If it is set, other
+            keys have the defaults of the method `name`.
         models: The number of models, K.
         options: The options of the method itself (mu, alpha, lambda, samples, ...).
     """
@@ -98,7 +98,7 @@ class DataKeys:
         test_clients: The number of clients that never train, their share of all clients, or a list of their names.
             Their training samples are the test samples, and the test samples of the data set are not used. The seed of
             a replicate decides which clients never train. With `fold: all` each client is kept out in exactly one fold.
-            So `1` leaves out one client after another.
+            So with `1` each fold keeps out one client.
         standardize: Whether the inputs of networks are standardized with the statistics of the training samples.
             With `false` inputs stay as they are, and pixels are numbers from 0 to 255.
         scale: The scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples. In a
@@ -148,15 +148,15 @@ class PredictKeys:
     Attributes:
         average: The quantity that the ensemble averages over its models: `probabilities` or `logits`.
         gamma: The temperature of the weights with which each client of the run averages the models. If it is infinite,
-            clients of the run have the same weights as new clients. These weights are equal unless the method sets
-            others.
+            clients of the run have the same weights as new clients. These weights are equal unless the method defines
+            them.
         noise: The variance of the observation noise, which is added to the predicted variance of a regression. With
             `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
             the clients. With `fixed` it is 1, for targets in standardized units.
         conformal: The section for conformal prediction. Its sets of labels, or its intervals, contain the true value
             with a given probability.
-        dropout_at_test: Whether dropout stays on when the models predict. The public code of Fed-ensemble may do so,
-            but no paper describes it.
+        dropout_at_test: Whether dropout stays on when the models predict. The public code of Fed-ensemble may leave it
+            on, but no paper says so.
     """
 
     average: AverageKind = opt.key("probabilities", opt.one_of("probabilities", "logits"))
@@ -220,9 +220,9 @@ class Scenario:
         table: The list of the cells of a table, each of which is a variant of this scenario.
         published: The values that the paper reports for the scenario itself, by metric.
         callbacks: Names of functions that your module registers. They are called after each round and may end the run.
-        own: The names of the Python objects that were passed for training and evaluation, and the modules of own code.
-            fedray writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules
-            are imported first, as by `--import`. Paths are relative to the scenario file.
+        own: The names of the Python objects for training and evaluation, and the modules of your own code. fedray
+            writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules are
+            imported first, as by `--import`. Paths are relative to the scenario file.
     """
 
     seed: int = opt.key(0, opt.whole(0, 2**62))
@@ -331,7 +331,7 @@ def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
 
 
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
-    """Returns the checked value of a field. A field holds a value, a section, several sections, or any keys."""
+    """Returns the checked value of a field. A field holds a value, a section, several sections, or free keys."""
     if option := metadata.get("key"):
         try:
             return option.check(value)

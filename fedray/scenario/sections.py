@@ -24,8 +24,8 @@ class TierKeys:
     """A tier, which is a class of devices with the same resources.
 
     Attributes:
-        share: The tier's share of the clients that are in no tier with a `number`. A tier without `share` and `number`
-            gets the remaining clients.
+        share: The tier's share of the clients that are in no tier with a `number`. Tiers without `share` and `number`
+            get equal parts of the rest.
         number: The number of clients in the tier.
         models_per_round: The number of models that a participating client trains in a round, or `all`.
         num_cpus: The number of CPUs that each actor of the tier reserves. None means one CPU. If there are too few
@@ -82,8 +82,8 @@ class ClientKeys:
             every day.
         device: The devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
             tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
-            processors. `cpu` takes processors and leaves reserved GPUs unused. With it you can try on any machine how
-            actors share GPUs.
+            processors. `cpu` takes processors and leaves reserved GPUs unused. With `cpu` you can try on any machine
+            how actors share GPUs.
         tf32: Whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
         tiers: The tiers of devices, by name.
@@ -127,8 +127,7 @@ class ParticipationKeys:
             Uploads that arrive after the round are not used.
         dropout: The probability that a participant drops out of a round and sends nothing.
         partial: The share of a round's participants that train less, as the stragglers of FedProx. Each such client
-            trains for a random number of its epochs, at least 1. With `local.steps` it makes a random number of its
-            steps.
+            trains for a random number of its epochs, or of its `local.steps`, at least 1.
         deadline: The virtual seconds of a round after which the server does not wait for further clients.
         mode: The times at which the server makes a step. With `sync` the server makes a step at the end of each round.
             With `semi` it makes a step every `tick` virtual seconds, with the uploads that have arrived. With
@@ -177,7 +176,7 @@ class ScheduleKeys:
         kind: Name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
         object: The name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
             has no effect.
-        rows: The meaning of a row of the permutation. Each row trains every model once in K rounds. With `client` (the
+        rows: The meaning of a row of the permutation. In K rounds each row gets every model once. With `client` (the
             default with full participation) a row is a client. With `slot` (the default otherwise) a row is a position
             among the participants of a round, which are drawn uniformly. With `stratum` a row is a position that is
             filled from a fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains
@@ -268,7 +267,7 @@ class DataSpec:
         natural: Whether the samples already belong to clients. The default partition is then `natural`.
         clients: The default number of clients, N, for a data set that generates its clients. It is None for other data
             sets.
-        task: `classification` or `regression`. It is empty if the files or the options of the data set decide.
+        task: `classification` or `regression`. It is empty if the task depends on the files or the options.
         toy: Whether the data set has an option `clients`, which then follows `clients.number`.
     """
 

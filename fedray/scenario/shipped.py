@@ -1,4 +1,4 @@
-"""Finds the scenarios and sweeps that come with the package by name, such as `quickstart` or `tune/quick`."""
+"""Finds by name the scenarios and sweeps that come with the package, such as `quickstart` or `tune/quick`."""
 
 import math
 import re
@@ -144,7 +144,7 @@ def _read_first_sentence(text: str) -> str:
 
 
 def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path()) -> Path:
-    """Returns the path of a scenario file, given as a path or as the name of a file that comes with the package.
+    """Finds a scenario file by its path, or by its name if it comes with the package. Returns the path.
 
     Args:
         given: The path or name that the user typed.
@@ -172,7 +172,7 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 def copy_shipped(name: str, out: Path) -> None:
     """Copies a file that comes with the package, so that a user can edit it.
 
-    If it is a sweep, the copy names its scenario by name instead of by path.
+    The copy of a sweep has the name of its scenario instead of the path.
 
     Raises:
         BadInput: There is no file of this name, or the new file exists already.

@@ -150,7 +150,7 @@ class CompressKeys:
     Attributes:
         kind: The kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
             entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
-        ratio: The share of its update's entries that a client with one model sends.
+        ratio: A client with one model sends this share of the entries of its update.
         resource_ratio: The number of entries that a client with several models may send in total, divided by the number
             that a client with one model sends (r of SHEFL). None means the number of models that the client trains, so
             that every model is compressed with the same ratio.
@@ -236,8 +236,8 @@ class EvaluateKeys:
         personal: Whether every client of the run is also evaluated with its own weights or its own model. The scores
             are accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
             intervals.
-        personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. It
-            starts from the models of the server, and its learning rate is `local.lr`. Personal scores are measured
+        personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. The
+            client starts from the models of the server, with the learning rate `local.lr`. Personal scores are measured
             after these steps. None means no such steps.
         clients: The number of clients of the run that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None means no client.
@@ -249,8 +249,8 @@ class EvaluateKeys:
             no such inputs.
         metrics: Names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
             `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every model of the
-            ensemble (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it scores clients, and with
-            `by_tier` tiers.
+            ensemble (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it also scores clients, and
+            with `by_tier` it also scores tiers.
         positive: The name or number of the positive class, if there are two classes. None means the second class.
     """
 

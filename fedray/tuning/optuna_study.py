@@ -127,7 +127,7 @@ def open_storage(storage: str) -> Any:
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     """Checks that a storage can be opened. The name of a new study must not be in use there.
 
-    `url` is the URL of the storage. None means that the study has a journal file. Such a file is not checked.
+    `url` is the URL of the storage. None means a journal file, which is not checked.
 
     Raises:
         BadInput: The storage cannot be opened, or the name is in use.

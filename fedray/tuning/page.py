@@ -45,7 +45,7 @@ class View(NamedTuple):
         done: The complete trials whose values are all finite.
         winners: The numbers of the winning trials.
         curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
-            rounds. The metric is that of the objective that `pick_course` returns.
+            rounds. `pick_course` returns the objective with this metric.
         idle: For each objective, the keys of the parameters that cannot change its value. It is empty if there are
             none.
     """
@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over rounds: the first that is no running total, or else the first of all.
+    """Returns the objective to draw over rounds: the first that is no running total, else simply the first.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -234,7 +234,7 @@ IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """Computes for each parameter the share of an objective's variance that it explains.
+    """Computes the share of an objective's variance that each parameter explains.
 
     The result is empty if there are fewer than four trials, or if all have the same value. fANOVA (Hutter et al., ICML
     2014) computes the shares. If a parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the
@@ -352,8 +352,8 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 
     Args:
         view: The data of the sweep.
-        name: The name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or `curves`.
-            `trials` draws the first objective over each parameter. None means the first objective.
+        name: The picture: `trials` (the first objective over each parameter), `importance`, `pareto`, `curves`, or the
+            name of an objective, which is drawn over the trials. None means the first objective.
 
     Raises:
         BadInput: There is no picture of this name.
@@ -379,7 +379,7 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 
 
 def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:
-    """Collects what the pictures show from the study and the run directories.
+    """Collects from the study and the run directories what the pictures show.
 
     The arguments are those of `write_page`.
     """
@@ -398,7 +398,7 @@ def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str
 
 
 def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the evaluated rounds, and the mean over replicates and folds of the metric that is drawn over rounds."""
+    """Returns the evaluated rounds, and the drawn metric in these rounds, averaged over replicates and folds."""
     metric = pick_course(objectives).metric
     worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)
@@ -480,7 +480,7 @@ def _list_rows(
 ) -> Table:
     """Returns header and rows of a table of trials.
 
-    The table has the values of the trials, standard errors (if known), parameters, and the columns `last`.
+    Its columns are the number, the objectives, their standard errors (if known), the parameters, and those in `last`.
     """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
@@ -500,7 +500,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence that counts the trials within one standard error of the best. It is '' without errors."""
+    """Returns a sentence that counts the trials within one standard error of the best. It is empty without errors."""
     ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:

@@ -119,7 +119,7 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
         given: The keys and their values.
         table: The check of each key.
         what: The name of the thing with these keys, for the message.
-        prefix: The text before the key that a message suggests.
+        prefix: The text that a message puts before a suggested key.
 
     Raises:
         BadInput: A key is unknown, or a value is impossible.
@@ -204,7 +204,7 @@ def name_objective(objective: SweepObjective) -> str:
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
-    """Returns words for the first of several winners. It is the best trial for the first objective.
+    """Returns words for the first winner, which is the best trial for the first objective.
 
     Example:
         >>> one, other = (read_objective("", name) for name in ("accuracy", "bytes"))
@@ -217,7 +217,7 @@ def name_winner(objectives: Sequence[SweepObjective]) -> str:
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
-    """Computes the value of an objective in one replicate and fold from its evaluated rounds in ascending order.
+    """Computes the value of an objective in one replicate and fold from the evaluated rounds, in ascending order.
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
@@ -241,7 +241,7 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget, or after an evaluated round near that round."""
+    """Returns the score after the last round within a budget, or after an evaluated round close to it."""
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):
@@ -260,9 +260,9 @@ def judge_worlds(
 ) -> tuple[list[float], tuple[float | None, ...]]:
     """Computes the mean of each objective over worlds, and its standard error sd / sqrt(worlds).
 
-    A *world* is one seed of one fold of the data. A value is rounded to 12 significant digits, because the order of a
-    sum may change further digits. So trials that did equally well have equal values. A standard error is None if there
-    is only one world, or if one of the worlds did not reach the target.
+    A *world* is one combination of a seed and a fold. A value is rounded to 12 significant digits, because the order of
+    a sum may change further digits. So trials that did equally well have equal values. A standard error is None if
+    there is only one world, or if one of the worlds did not reach the target.
 
     Raises:
         FedrayError: An objective was not measured, or its value is NaN.
@@ -302,7 +302,7 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 
 
 def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Returns a line for each key of a space that changes the predictions of the ensemble, but no objective.
+    """Returns a line for each searched key that changes the ensemble's predictions, but no objective.
 
     `ends` has the scores that may end trainings early.
 
@@ -318,7 +318,7 @@ def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective],
 
 
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Lists the keys of a space that change the ensemble's predictions but no objective.
+    """Lists the searched keys that change the ensemble's predictions but no objective.
 
     The arguments are as in `explain_idle_keys`.
     """
@@ -623,7 +623,7 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields for each end of each parameter the parameter, and the values of a trial that uses this end.
+    """Yields the parameter and the values of a trial, for each end of each parameter.
 
     A sweep is first checked with these trials. The ends are all choices, or the lowest and the highest value.
     """
@@ -693,7 +693,7 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     `classes` is the number of classes of the data. It is 0 for a regression.
 
     Raises:
-        BadInput: An objective belongs to the other task (classification or regression).
+        BadInput: An objective is for classification, but the data are for regression, or the reverse.
 
     Example:
         >>> from fedray.tuning.space import read_objective

@@ -80,7 +80,7 @@ class Sweep:
         pruner: The section `pruner`, which says which trials are stopped early.
         trials: The total number of trials. None means the whole grid, or 20 for other samplers.
         jobs: The number of workers that train at the same time.
-        actors: The number of client actors on a cluster that each trial uses. With 0 each trial trains in its own
+        actors: The number of client actors that each trial uses on a cluster. With 0 each trial trains in its own
             process.
         source: The keys of the sweep file and of its base scenario. The directory of the sweep stores them.
     """
@@ -100,9 +100,9 @@ class Sweep:
         """Returns the scenario of a trial.
 
         If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
-        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Otherwise
-        `evaluate.every` stays as it is if the base scenario sets it, or if a rule or a callback may end the training
-        early. In all other trials models are evaluated every K rounds, where K is `method.models`.
+        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Without budget and
+        target `evaluate.every` stays as it is if the base scenario sets it, or if a rule or a callback may end the
+        training early. In all other trials models are evaluated every K rounds, where K is `method.models`.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -288,7 +288,7 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields values with which to check scenarios: first none, then one end of one parameter, then ends of all."""
+    """Yields values with which to check scenarios: no value, then one end of one parameter, then one end of each."""
     yield {}
     yield from (chosen for _, chosen in space.enumerate_corners(sweep.space))
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))

@@ -174,7 +174,7 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Returns sixteen hexadecimal digits, which are equal for trials that can share one training, and only for these.
+    """Returns sixteen hexadecimal digits. Two trials have the same digits exactly if they can share one training.
 
     The digits also depend on `on_client_error`, because a training that fails with `fail` may succeed with `skip`.
 
@@ -282,7 +282,7 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """Reads for each replicate and fold the scores of evaluated rounds in the last phase, in the order of rounds."""
+    """Reads the scores of each replicate and fold in the evaluated rounds of the last phase, in the order of rounds."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase(nested.load_yaml(folder / "scenario.yaml"))
     rows = checkpoint.read_table(folder, "rounds").to_pylist()
@@ -513,8 +513,8 @@ class SearchState:
         trainings: The finished trainings, by the digits of `hash_training`.
         running: The trials that workers train now. The keys are the futures of the trainings.
         waiting: The trials that wait for the end of an equal training of a different trial.
-        unchecked: The digits (`hash_training`) of trainings by an earlier process, unless this process has checked that
-            the training used the present data.
+        unchecked: The digits (`hash_training`) of trainings by an earlier process. This process has not yet checked
+            whether they used the present data.
     """
 
     sweep: Sweep

@@ -214,7 +214,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns the text of a scenario file for a winner. `first` says whether it is the first of a Pareto front."""
+    """Returns the text of a scenario file for a winner. `first` means the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -457,8 +457,8 @@ class SweepResult:
         """Returns one picture of the page as a Matplotlib figure.
 
         Args:
-            name: The name of an objective, which is drawn over the trials, or `trials`, `importance`, `pareto` or
-                `curves`. `trials` draws the first objective over each parameter. None means the first objective.
+            name: The picture: `trials` (the first objective over each parameter), `importance`, `pareto`, `curves`, or
+                the name of an objective, which is drawn over the trials. None means the first objective.
 
         Raises:
             BadInput: There is no picture of this name, or the study of the sweep is not in its directory.
