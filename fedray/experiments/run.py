@@ -222,7 +222,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
     """Chooses the learning rate of each replicate and fold, and returns `own` with these rates.
 
     The rates are stored in `learning_rates.json` in the run directory, and are chosen only once. If training diverges
-    in a replicate and fold, the largest candidate is dropped, and the others are trained again.
+    in any replicate and fold, the largest candidate is dropped and the others train again.
 
     The scenario's key `local.lr_grid` has the candidates. `train` runs a scenario in this process (`run_inline`).
 

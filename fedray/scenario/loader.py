@@ -210,7 +210,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
-    """Sets the default learning rate of the server, and uniform weights if the server's rule needs uniform weights."""
+    """Sets the server's default learning rate, and makes uniform weights the default if its rule needs them."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:

@@ -123,7 +123,7 @@ def list_options(kind: str, name: str) -> tuple[Mapping[str, opt.Option], bool]:
 
 
 def fold_local_options(section: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the section `local` with the options of the user's loss, optimizer and augmentations under `options`.
+    """Moves the options of the user's loss, optimizer and augmentations in the section `local` to `options`.
 
     If the user's objects have no options, unknown keys stay in the section, and a later check refuses them.
 

@@ -142,10 +142,10 @@ class ParticipationKeys:
             server made for the model since the client began to train. `constant` is 1. `polynomial` is
             `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
         max_staleness: The largest staleness of an upload that the server uses. The server receives staler uploads and
-            counts their bytes, but does not use these uploads (`stale`). None means no limit.
-        staleness_a: a in the formula of `staleness`, the speed at which the weight of an upload falls.
-        staleness_b: b in the formula of `hinge`, the staleness in server steps up to which an upload keeps the weight
-            1.
+            counts their bytes, but does not use them (status `stale`). None means no limit.
+        staleness_a: The number a in the formula of `staleness`. The larger it is, the faster weights fall.
+        staleness_b: The number b in the formula `hinge`: the staleness, in server steps, up to which uploads have
+            weight 1.
     """
 
     selection: SelectionKeys = opt.section(SelectionKeys)

@@ -205,7 +205,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space in which no key can change any objective. If some keys can, warns of the other keys."""
+    """Refuses a space in which no key can change any objective. If only some can, warns of the others."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]

@@ -93,7 +93,7 @@ _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, err
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` if the error of a training, or its cause, is a fault of the machine.
+    """Raises `Unwritable` if a training failed because of a fault of the machine.
 
     After a fault, the same training may succeed later.
 
