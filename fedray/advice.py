@@ -83,7 +83,7 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
     """Warns if test samples have classes that no client has.
 
-    The warning is about the first seed and fold with such classes. Clients whose data are generated are not checked.
+    The warning is about the first seed and fold with such classes. Generated data are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:

@@ -41,7 +41,7 @@ def list_signals() -> list[signal.Signals]:
 
 
 class Ending:
-    """Holds the advice to print, and the functions to call, when a signal ends this process.
+    """Holds the advice that is printed, and the functions that are called, when a signal ends this process.
 
     Attributes:
         hooks: Functions that stop what the process has started. They are called in reverse order, and must be quick.
@@ -205,7 +205,7 @@ def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) ->
 
     Args:
         child: The child, from `start_child`.
-        hear: A function that is called with each line that the child writes to stderr, as soon as the child writes it.
+        hear: A function that is called with each line of the child's stderr, as soon as the line is written.
     """
     assert child.stdout is not None and child.stderr is not None  # `start_child` opens both
     with child, ThreadPoolExecutor(1) as pool:

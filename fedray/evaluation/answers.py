@@ -180,9 +180,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
     A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
-    classes. They are weighted, so that each class has the same share as among the client's training samples. In a
-    regression all common test samples count. If groups of clients have changed copies of the test samples, only the
-    copies of its own group count.
+    classes. These samples are weighted, so that each class has the same share as among the client's training samples.
+    In a regression all common test samples count. If groups of clients have changed copies of the test samples, only
+    the copies of the client's group count.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -362,8 +362,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the predictions
-    of the slice are computed only once.
+    `ask_own_scores` describes the scores. If the clients of a tier train the same part (slice) of the models, its
+    predictions are computed only once.
 
     Args:
         host: The process that has what the clients keep between rounds.
@@ -410,7 +410,7 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
-        client's test samples, and the second row for its held-out samples. A score without samples is NaN. In a
+        client's test samples, and the second row for its held-out samples. Without samples, a score is NaN. In a
         personal pass a client trains K models that stay at the client. It predicts with their average.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
@@ -460,7 +460,7 @@ def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
     """Returns the mean, the worst, and a quantile near the worst of the clients' scores.
 
-    It is the 10 % quantile of accuracies, or the 90 % quantile of RMSEs. Clients without a score (NaN) are left out.
+    The quantile is at 10 % for accuracies, and at 90 % for RMSEs. Clients without a score (NaN) are left out.
 
     The names of the results begin with `prefix`. `classes` says whether the scores are accuracies.
 
@@ -530,7 +530,7 @@ Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None],
 
 
 class Inquiry(NamedTuple):
-    """Asks clients of the run for values, such as the log likelihood of each sample, of their predictions on a split.
+    """Asks clients of the run for values of their predictions on a split. An example is each sample's log likelihood.
 
     Attributes:
         split: The split, `test` or `hold_out`.

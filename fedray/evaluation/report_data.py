@@ -39,7 +39,7 @@ def sample_uncertainty(objective: Objective, outputs: Tensor) -> Tensor:
 
     For classification both are in nats (`metrics.classification.uncertainty`). For regression both are variances in
     squared units of the standardized targets, averaged over the targets. In a regression, the total is the variance of
-    the mixture of the models' predictions, and the knowledge uncertainty is the variance of the models' means.
+    the mixture of the models' predictions. The knowledge uncertainty is the variance of the models' means.
 
     Args:
         objective: Name of the loss with which the models were trained.
@@ -82,8 +82,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
     """Returns the drift scores of the clients in each world.
 
     Returns:
-        One entry for each world. The entries are None if there is only one model, if the models that predict are not
-        the trained models, or if there are more than `MOST_COMPARED_CLIENTS` clients.
+        One entry for each world. The entries are None for a single model, for more than `MOST_COMPARED_CLIENTS`
+        clients, or if the models that predict are not the trained models.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:

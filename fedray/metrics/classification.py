@@ -197,9 +197,9 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     """Returns each client's weights over the models, `softmax(-loss / gamma)` (Fed-ensemble eqs. 3-4).
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. If gamma is 0, the
-    model of lowest loss has all the weight, and several models of equal lowest loss share it equally. If gamma is
-    infinite, the weights are equal. For any finite gamma, a model whose loss at a client is infinite or NaN has weight
-    0 at this client. A client without a finite loss has equal weights.
+    models of lowest loss share all the weight equally. If gamma is infinite, the weights are equal. If gamma is finite,
+    a model with an infinite or NaN loss at a client has weight 0 there. A client without a finite loss has equal
+    weights.
 
     Deviation: the paper prints exp(-gamma * loss), but its text says that the weights become equal for large gamma.
     Division by gamma agrees with the text.

@@ -152,7 +152,7 @@ def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray,
 
 
 def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatArray:
-    """Returns the probability that at most r - 1 of the received scores are below each of T values `t`, `[T]`."""
+    """Returns the probability that fewer than r of the received scores are below each of T values `t`, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
         result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])

@@ -69,9 +69,9 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. If a metric of two classes fails or warns for some predictions
-            of samples of one class, it is undefined for all such samples. A metric that takes no `sample_weight` is
-            undefined for unequal weights.
+            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
+            if it fails or warns for some predictions. A metric that takes no `sample_weight` is undefined for unequal
+            weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.

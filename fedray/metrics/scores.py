@@ -285,9 +285,9 @@ def describe_score(name: str) -> Column | None:
     """Returns a description of a score, or None if fedray computes no score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`. For
-            the models of an ensemble, there are lists whose names begin with `member_`, and summaries whose names end
-            with `_min`, `_mean` or `_max`.
+        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`.
+            Names of lists over an ensemble's models begin with `member_`. Names of summaries over the models end with
+            `_min`, `_mean` or `_max`.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]

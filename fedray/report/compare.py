@@ -411,7 +411,7 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total cost of a run, per replicate and fold, or None if the run has no summary.
 
-    The virtual time is averaged over replicates and folds, while the summary has that of the slowest one.
+    The virtual time is averaged over replicates and folds, while the summary has the longest time.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):
@@ -461,10 +461,10 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the run with the best final mean of a metric, and the runs that may differ from it only by chance.
 
-    Runs that share at least two seeds are compared in pairs. If another run is better than the run with the best mean
-    on the seeds that both have, the other run is the best. Two runs that share fewer seeds differ if their means differ
-    by more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If one of them has a single replicate and
-    fold, they count as not different.
+    Runs that share at least two seeds are compared in pairs. The best run is the run with the best mean, or a run that
+    beats it on their shared seeds. Two runs that share fewer seeds differ if their means differ by more than twice the
+    standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If one of them has a single replicate and fold, they count as
+    not different.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high

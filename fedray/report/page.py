@@ -502,7 +502,7 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
 
 
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
-    """Draws a figure of the report for use without the page, with its title and in the colors of a light page.
+    """Draws a figure of the report for use without the page, with a title and light colors.
 
     The function `draw` makes the figure, or returns None.
     """

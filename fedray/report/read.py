@@ -348,8 +348,8 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
 def find_headline(runs: Sequence[ReadRun]) -> str:
     """Returns the score by which runs are compared first.
 
-    This is the score of personal predictions, if clients of some run predict with their own models or weights and all
-    runs have this score. Otherwise it is the accuracy or RMSE of the common ensemble.
+    This is the score of personal predictions, if all runs have it, and clients of some run predict with their own
+    models or weights. Otherwise it is the accuracy or RMSE of the common ensemble.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
@@ -359,7 +359,7 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
 def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
     """Lists the runs whose clients predict with their own models or weights.
 
-    A run with a user's own method is among these runs if it recorded personal scores that the scenario did not request.
+    If a run with a user's own method recorded personal scores that the scenario did not request, it is listed, too.
     """
     return [run for run in runs if shipped.answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
@@ -495,8 +495,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    If scores are marked, a note explains the mark. Further notes tell that test samples chose the best round, that
-    always predicting one class would be as accurate, or that conformal sets rarely contain some class.
+    If scores are marked, a note explains the mark. Other notes warn of a best round that test samples chose, of models
+    no better than a constant class, or of a class that conformal sets rarely contain.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
