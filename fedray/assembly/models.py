@@ -546,9 +546,10 @@ def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> 
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Returns a function that takes a network and returns the engine that trains its students at the server.
+    """Chooses how the server trains students, which are the networks that learn an ensemble's predictions.
 
-    The key `lanes` says whether kernels may train.
+    The result is a function that takes a network and returns an engine. With `lanes: torch` no engine uses the compiled
+    kernels.
     """
     return use_torch if lanes == "torch" else _choose_compiled
 

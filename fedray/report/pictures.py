@@ -531,7 +531,7 @@ class Section(NamedTuple):
 
 
 def draw_picture(figure: Figure, note: str, key: str) -> Picture:
-    """Draws a figure as a picture of the page.
+    """Turns a figure into a picture for the page.
 
     The figure was made by `make_canvas`. `note` is the sentence below it. The ids of the SVG begin with the unique key
     of the picture.

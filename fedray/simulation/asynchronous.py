@@ -651,9 +651,9 @@ def join_groups(parts: Mapping[int, Stats], rows: int, models: int) -> Stats:
 
 
 def _place(parts: Mapping[int, Tensor], rows: int) -> Tensor:
-    """Copies the arrays of some rows, `[p, ...]` each, into one array for all rows, `[rows * p, ...]`.
+    """Joins the arrays of all rows into one array, `[rows * p, ...]`.
 
-    All other rows get zeros.
+    `parts` has the arrays of some rows, each of p entries, `[p, ...]`. All other rows get zeros.
     """
     first = next(iter(parts.values()))
     out = first.new_zeros(rows, *first.shape)
