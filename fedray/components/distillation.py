@@ -362,6 +362,6 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
 
 def _find_uploads(rows: Rows, before: State, stats: Stats) -> dict[int, Tensor]:
-    """Returns the uploads of each row (model of a world) of the state, `[S, d]`, in the order of client ids."""
+    """Returns for each model of each world its S uploads, `[S, d]`, in the order of client ids."""
     found = group_uploads(rows, stats["uploads"])
     return {row: torch.stack([before.models[row] + delta for _, delta in each]) for row, each in found.items()}

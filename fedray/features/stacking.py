@@ -125,7 +125,7 @@ class LeaveOutShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
-        """Wraps the shards with all samples. `seeds` holds the seed of each of their worlds.
+        """Wraps shards that hold all samples. `seeds` holds the seed of each of their worlds.
 
         If `within` is true, fold f is a part of every client's samples. Otherwise fold f is all samples of client f.
         """
@@ -186,7 +186,7 @@ class ProxyShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], share: float, *, shows: bool) -> None:
-        """Wraps the shards with all samples. `seeds` holds the seed of each world.
+        """Wraps shards that hold all samples. `seeds` holds the seed of each world.
 
         The meta model is trained on proxy samples: the fraction `share` of a client's samples, rounded down. If `shows`
         is true, the shards have only proxy samples. Otherwise they have all other samples.

@@ -454,7 +454,7 @@ class SweepResult:
         return target
 
     def plot(self, name: str | None = None) -> "Figure":
-        """Returns one picture of the page as a Matplotlib figure.
+        """Returns one picture of the sweep's page as a Matplotlib figure.
 
         Args:
             name: The picture: `trials` (the first objective over each parameter), `importance`, `pareto`, `curves`, or
