@@ -336,6 +336,7 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),
         dropout_at_test=scenario.predict.dropout_at_test,
         ood=scenario.evaluate.ood is not None,
+        train=scenario.evaluate.train,
         by_tier=scenario.evaluate.by_tier,
         personal=scenario.evaluate.personal,
     )

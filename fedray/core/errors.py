@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
-from fedray.core.scores import BYTES, CLIENTS, NATS, SHARE, SQUARED, TARGET, find_score
+from fedray.core.scores import BYTES, CLIENTS, NATS, SHARE, SPLITS, SQUARED, TARGET, cut_split, find_score
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors and warnings. A message is one line that says what is wrong and what to do.
@@ -129,12 +129,12 @@ def name_score(name: str, *, unit: bool = False) -> str:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
         ('NLL (nats)', 'held-out personalized accuracy', 'rounds to target')
     """
-    inner = name.removeprefix("hold_out_")
+    split, inner = cut_split(name)
     found = find_score(inner)
     known = {**TOTAL_NAMES, **TARGET_NAMES}
     text = known.get(inner, inner.replace("_", " ")) if found is None else found.name
     behind = f" ({found.unit})" if unit and found is not None and found.unit in (NATS, TARGET, SQUARED) else ""
-    return ("held-out " if inner != name else "") + text + behind
+    return (SPLITS[split][0] if split else "") + text + behind
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:

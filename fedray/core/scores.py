@@ -138,15 +138,30 @@ _SETS = ("conformal_coverage", "conformal_size", "conformal_width")
 BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS, *_OOD)
 
 
+# prefix of a score on other samples than those of the test -> (in names, in descriptions)
+SPLITS = {"hold_out_": ("held-out ", "; on held-out rows"), "train_": ("training ", "; on training rows")}
+
+
+def cut_split(name: str) -> tuple[str, str]:
+    """Cuts a score's key into the prefix of its samples, which is empty for test samples, and the key without it.
+
+    Example:
+        >>> cut_split("train_nll"), cut_split("nll")
+        (('train_', 'nll'), ('', 'nll'))
+    """
+    prefix = next((prefix for prefix in SPLITS if name.startswith(prefix)), "")
+    return prefix, name.removeprefix(prefix)
+
+
 def find_score(name: str) -> Score | None:
     """Returns the score with the key `name`, or None if fedray has no such score.
 
     Args:
-        name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples. Accuracy and RMSE may have a
-            suffix. `_min`, `_mean` and `_max` mean the smallest, mean and largest value of the ensemble's members.
-            `_last3` means the mean of the last three evaluated rounds.
+        name: Key in `rounds.parquet`. The prefix `hold_out_` means held-out samples, and `train_` training samples.
+            Accuracy and RMSE may have a suffix. `_min`, `_mean` and `_max` mean the smallest, mean and largest value of
+            the ensemble's members. `_last3` means the mean of the last three evaluated rounds.
     """
-    inner = name.removeprefix("hold_out_")
+    inner = cut_split(name)[1]
     base, _, over = inner.rpartition("_")
     if base in ("accuracy", "rmse") and over in _DERIVED:
         score, (what, *names) = SCORES[base], _DERIVED[over]

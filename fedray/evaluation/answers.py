@@ -40,6 +40,7 @@ class Measured(NamedTuple):
         residual: For each world, the variance of the residuals on training samples, for the standardized target. The
             dict is empty for classification.
         ood: Raw outputs of these models for the out-of-distribution inputs.
+        train: Raw outputs of these models on the training samples.
     """
 
     answer: Answer
@@ -49,6 +50,7 @@ class Measured(NamedTuple):
     own: dict[tuple[int, int], Tensor]
     residual: dict[int, float]
     ood: Pieces
+    train: Pieces
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
         ood=runtime.ask(studies.outputs_on(studies.OOD, answer.models), answer.state) if study.evaluation.ood else {},
+        train=runtime.ask(studies.outputs_on("train", answer.models), answer.state) if study.evaluation.train else {},
     )
 
 
@@ -390,7 +391,7 @@ def score_own_metrics(
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         outputs: Raw outputs of all models on the whole split.
-        split: The split, `test` or `hold_out`.
+        split: The split, `test`, `hold_out` or `train`.
         answer: The models that predict, with their weights.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
@@ -564,9 +565,10 @@ def _score_world(
     answer, residual = measured.answer, measured.residual.get(world)
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
+    scored = [*splits, ("train", "train_", measured.train)] if study.evaluation.train else splits
     row: dict[str, Any] = {}
-    outputs = {split: join_pieces(pieces, world) for split, _, pieces in splits}
-    for split, prefix, _ in splits:
+    outputs = {split: join_pieces(pieces, world) for split, _, pieces in scored}
+    for split, prefix, _ in scored:
         scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
         further = score_own_metrics(study, world, outputs[split], split, answer, residual=residual)
         scores |= {name: value for name, value in further.items() if name not in scores}
@@ -622,7 +624,7 @@ def score_answer(
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
-        split: The split, `test` or `hold_out`.
+        split: The split, `test`, `hold_out` or `train`.
         answer: The models that predict, with their weights.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
             Only regressions use it.

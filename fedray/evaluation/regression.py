@@ -102,7 +102,7 @@ def read_members(
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         outputs: Raw outputs of the models that predict, `[K, n, q]`.
-        split: The split, `test` or `hold_out`.
+        split: The split, `test`, `hold_out` or `train`.
         answer: The models that predict, with their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.

@@ -274,6 +274,7 @@ def _conformal_arrays(
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
         ood={},
+        train={},
     )
     sets = measure_all_sets(study, runtime, progress.state, measured, worlds=1)[0][1]
     assert sets is not None and study.evaluation.conformal is not None

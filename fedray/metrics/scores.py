@@ -223,7 +223,7 @@ def fits_task(name: str, classes: int) -> bool:
 
     For example, a regression has no accuracy.
 
-    `classes` is 0 for a regression. The name may begin with `hold_out_`.
+    `classes` is 0 for a regression. The name may begin with `hold_out_` or `train_`.
 
     Example:
         >>> [fits_task(name, classes=10) for name in ("rmse", "hold_out_rmse", "nll", "hold_out_nll")]
@@ -231,7 +231,7 @@ def fits_task(name: str, classes: int) -> bool:
     """
     tasks = classification_scores(np.full((1, 1, 2), 0.5), [0]), regression_scores(np.zeros((1, 1)), [0.0])
     own, other = tasks if classes else tasks[::-1]
-    score = name.removeprefix("hold_out_")
+    score = scores.cut_split(name)[1]
     return score in own or score not in other
 
 
@@ -273,7 +273,7 @@ def reaches_target(name: str, value: float, target: float) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 # The scores in `rounds.parquet` and `summary.json`, with their units.
 
-PREFIXES = ("hold_out_", "member_", "tier_")  # beginnings of names that fedray writes itself
+PREFIXES = (*scores.SPLITS, "member_", "tier_")  # beginnings of names that fedray writes itself
 _COURSE = ("rounds_to_target", "seconds_to_target", "bytes_to_target")  # scores of a summary
 _LISTS = ("conformal_coverage_class",)
 SCORES: Mapping[str, Column] = {
@@ -285,9 +285,9 @@ def describe_score(name: str) -> Column | None:
     """Returns a description of a score, or None if fedray computes no score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`.
-            Names of lists over an ensemble's models begin with `member_`. Names of summaries over the models end with
-            `_min`, `_mean` or `_max`.
+        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`, and
+            those of scores on training samples with `train_`. Names of lists over an ensemble's models begin with
+            `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]
@@ -295,8 +295,8 @@ def describe_score(name: str) -> Column | None:
         >>> describe_score("nothing_of_ours") is None  # a metric of your own, or a mistake
         True
     """
-    inner = name.removeprefix("hold_out_")
-    where = "; on held-out rows" if inner != name else ""
+    split, inner = scores.cut_split(name)
+    where = scores.SPLITS[split][1] if split else ""
     listed = inner.startswith("member_")
     inner = inner.removeprefix("member_")
     kind: ColumnKind = "numbers" if listed or inner in _LISTS else "number"
@@ -332,7 +332,7 @@ class Scored(NamedTuple):
         members: Predictions of each model, which are probabilities `[K, n, C]` or means `[K, n]`. Models whose weight
             is 0 are left out. For a stack these are its sub models, without the meta model.
         inputs: Inputs of the samples, as they are in the data set, `[n, ...]`.
-        split: The split, `test` or `hold_out`.
+        split: The split, `test`, `hold_out` or `train`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
         variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. It

@@ -42,6 +42,7 @@ VALUES_OF_BEFORE: dict[str, Any] = {
     "server.schedule": None,
     "participation.max_staleness": None,
     "evaluate.personal_steps": None,
+    "evaluate.train": False,
     "clients.tiers.*.epochs": None,
     "clients.tiers.*.steps": None,
     "participation.partial": 0.0,

@@ -241,6 +241,8 @@ class EvaluateKeys:
             after these steps. None means no such steps.
         clients: The number of clients of the run that get a row in `client_scores.parquet` in every evaluated round, or
             `all`. The ids of these clients are evenly spread. None means no client.
+        train: Whether the predictions for the training samples of all clients are also scored (`train_accuracy`,
+            `train_nll`, ...). The difference from the test scores shows how far the models overfit.
         by_tier: Whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
             clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
             and intervals.
@@ -261,6 +263,7 @@ class EvaluateKeys:
     personal: bool = opt.key(False, opt.flag)
     personal_steps: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)))
     clients: int | str | None = opt.key(None, opt.maybe(opt.either("all", opt.whole(1, EVALUATED_CLIENTS))))
+    train: bool = opt.key(False, opt.flag)
     by_tier: bool = opt.key(False, opt.flag)
     ood: str | None = opt.key(None, opt.maybe(opt.text))
     metrics: list[str] | None = opt.key(None, opt.maybe(opt.list_of(named("metric"), 100, scalar=True)))

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput, format_bytes
 from fedray.core.method import Answer, JobRows, Local, Method, Phase
 from fedray.core.types import (
+    EVALUATED_CLIENTS,
     EVALUATED_ROWS,
     AverageKind,
     Clients,
@@ -153,6 +154,7 @@ class Evaluation:
             no sets.
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
         ood: Whether the uncertainty of predictions is compared between out-of-distribution inputs and test samples.
+        train: Whether every score is also computed on the clients' training samples.
         by_tier: Whether every score of clients of the run is also computed for each tier and for all tiers together.
         personal: Whether every score is also computed for the clients of the run, each with its own models or weights.
     """
@@ -171,6 +173,7 @@ class Evaluation:
     conformal: ConformalRule | None = None
     dropout_at_test: bool = False
     ood: bool = False
+    train: bool = False
     by_tier: bool = False
     personal: bool = False
 
@@ -389,15 +392,18 @@ class Study:
         return Answer(state, self.method.phase.models)
 
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and targets of a world's split `test`, `hold_out` or `ood`.
+        """Returns raw inputs and targets of a world's split `test`, `hold_out`, `train` or `ood`.
 
-        Out-of-distribution inputs (`ood`) have no labels. Zeros are returned for them.
+        The split `train` has the training samples of the first `EVALUATED_CLIENTS` clients. Out-of-distribution inputs
+        (`ood`) have no labels. Zeros are returned for them.
 
         Raises:
             BadInput: There is no split of this name.
         """
-        if name not in ("test", "hold_out", OOD):
-            raise BadInput(f"split({name!r}): choose test, hold_out or ood; training rows are study.shards.data.train")
+        if name not in ("test", "hold_out", "train", OOD):
+            raise BadInput(f"split({name!r}): choose test, hold_out, train or ood")
+        if name == "train":
+            return self._join_clients(world, EVALUATED_CLIENTS)
         if name == OOD:
             assert self.shards.data.ood is not None
             x = share_array(self.shards.data.ood)
@@ -411,13 +417,16 @@ class Study:
             world: Index of the world (a seed and a fold).
             clients: Number of clients, from client 0 on, whose samples are returned. None means all clients.
         """
-        number = self.clients.number if clients is None else min(clients, self.clients.number)
-        client, where = np.arange(number), torch.tensor([world])
+        (x, y), where = self._join_clients(world, clients), torch.tensor([world])
+        return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
+
+    def _join_clients(self, world: int, clients: int | None) -> tuple[Tensor, Tensor]:
+        """Returns raw inputs and targets of a world's training samples, client after client, as `pool_rows` does."""
+        client = np.arange(self.clients.number if clients is None else min(clients, self.clients.number))
         fetched = self.shards.fetch(np.full_like(client, world), client)
         real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the others are padding
         rows = fetched.rows[torch.from_numpy(real)]
-        x = self.shards.normalize(fetched.x[rows][None], where)[0]
-        return x, self.shards.targets(fetched.labels(rows, 0)[None], where)[0]
+        return fetched.x[rows], fetched.labels(rows, 0)
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Converts a world's regression outputs `[..., q]` to the original units of the targets, as float64."""

@@ -120,7 +120,8 @@ def refuse_fault(error: Exception, folder: Path) -> None:
 # An *age* is K rounds (K is the number of models), in which a client trains each model once. After each age a training
 # reports a score to Optuna, whose pruner may then stop the training.
 
-MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.by_tier")  # change scores, but no training
+# keys that change scores, but no training
+MEASURED_LATER = ("evaluate.personal", "evaluate.clients", "evaluate.train", "evaluate.by_tier")
 OutcomeState = Literal["complete", "pruned", "failed"]
 
 

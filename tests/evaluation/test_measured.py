@@ -1,4 +1,4 @@
-"""The residual variance of a regression: of models on the rows that they were trained on."""
+"""Scores and residuals on the rows that models were trained on."""
 
 from __future__ import annotations
 
@@ -84,3 +84,15 @@ def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_not
     assert read_residual(runs[1]) > 1.1 * read_residual(runs[0])
     assert mean["sharpness"]["mean"] > uploads["sharpness"]["mean"]
     assert all(mean[name] == uploads[name] for name in ("rmse", "nll_none"))
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("method", ["fed_ensemble", "stacking"])
+def test_where_the_test_rows_are_the_training_rows_both_have_the_same_scores(method: str, real: bool) -> None:
+    x, targets = noisy_line(40)
+    rows = (x, targets if real else (targets[:, 0] > 0).long())
+    keys = {"method": method, "rounds": 4, "clients": {"number": 4}, "evaluate": {"train": True}, **QUIET}
+    found = fedray.run(keys, data=(rows, rows)).metrics
+    trained = {name.removeprefix("train_"): value for name, value in found.items() if name.startswith("train_")}
+    assert {"rmse" if real else "accuracy", "nll"} < trained.keys()
+    assert trained == pytest.approx({name: found[name] for name in trained}, abs=1e-9)
