@@ -331,14 +331,7 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
     failed = {r["cell"]: r["error"] for r in rows if r.get("error") is not None}
     found = {(r["cell"], r["metric"]): r for r in rows if r["cell"] not in failed}
     published = list(dict.fromkeys(metric for (_, metric), r in found.items() if r["published"] is not None))
-    known = list(dict.fromkeys(metric for _, metric in found))
-    metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
-    if not metrics:
-        asked = [m for m in known if not is_fedrays(m) and m.rpartition("_")[0] not in known and "personal_" not in m]
-        first = dict.fromkeys([*find_first_score(found), "accuracy", "rmse", *asked, *FIRST_METRICS])
-        rest = [m for m in first if m in known and m not in published]
-        most = MOST_METRICS + len({*TARGET_NAMES, *asked} & set(rest))
-        metrics = published + rest[: max(0, most - len(published))]
+    metrics = _choose_metrics(found, published, wanted)
     head = ["cell", *(c for m in metrics for c in ([m, f"{m} published"] if m in published else [m]))]
     head += ["rounds", "up MB, each", "down MB, each"]
     largest = {
@@ -362,6 +355,28 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
         lines.append([name, *cells])
     spread = any(row["sd"] is not None for row in found.values())
     return head, lines, [*([f"{SPREAD_NOTE}."] if spread else []), *list_table_notes(found)]
+
+
+def _choose_metrics(
+    found: Mapping[tuple[str, str], Mapping[str, Any]], published: list[str], wanted: Sequence[str]
+) -> list[str]:
+    """Chooses the scores of a table, in the order of its columns.
+
+    Args:
+        found: The rows of the table by cell and score.
+        published: Scores with published values.
+        wanted: Names or patterns of scores. If none has a match, the published and the most important scores are
+            chosen.
+    """
+    known = list(dict.fromkeys(metric for _, metric in found))
+    metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
+    if metrics:
+        return metrics
+    asked = [m for m in known if not is_fedrays(m) and m.rpartition("_")[0] not in known and "personal_" not in m]
+    first = dict.fromkeys([*find_first_score(found), "accuracy", "rmse", *asked, *FIRST_METRICS])
+    rest = [m for m in first if m in known and m not in published]
+    most = MOST_METRICS + len({*TARGET_NAMES, *asked} & set(rest))
+    return published + rest[: max(0, most - len(published))]
 
 
 def list_published(rows: Rows) -> Table:
