@@ -52,7 +52,8 @@ class Fetched(NamedTuple):
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
         """Returns the labels or targets of samples.
 
-        `rows` are indices in x, `[...]`. `job` is the job of each sample, or one job for all samples.
+        `rows` are indices of samples in `self.x`, `[...]`. `job` is the number of the job for which each sample is
+        read, or one number for all samples.
         """
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])

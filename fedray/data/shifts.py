@@ -199,10 +199,12 @@ class LabelNoise(NamedTuple):
     noisy: float = 0.0
 
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
-        """Draws the kind of labels of each client in each of R worlds, `[R, N]`: 0 (true), `FLIPPED` or `NOISY`.
+        """Draws which clients have wrong labels, for each of R seeds and N clients, `[R, N]`.
+
+        The value 0 means true labels. `FLIPPED` and `NOISY` are the two kinds of wrong labels.
 
         Raises:
-            BadInput: A share above 0 amounts to less than half a client.
+            BadInput: The share of clients with a kind of wrong labels is above 0, but it rounds to no client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):

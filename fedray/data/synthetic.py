@@ -1,4 +1,4 @@
-"""Draws small data sets from papers (*toys*) and the samples of generated clients. Joins data sets to one."""
+"""Makes the small data sets that papers describe (*toys*), and clients whose samples are random. Joins data sets."""
 
 import math
 from collections.abc import Sequence

@@ -64,7 +64,7 @@ class Mixture(Piece):
         return update.keep(**{MIXTURE: self._shares(update).weights(update.jobs.plan)})
 
     def _shares(self, update: Update) -> "Shares":
-        """Returns the shares of the models in samples. All blocks of a round use the same object."""
+        """Returns the object that computes the models' shares in each sample. It is made once per round."""
         found: Shares = update.memo.setdefault(MIXTURE, Shares(update.site, update.state, update.phase.models))
         return found
 

@@ -75,11 +75,11 @@ class PictureFolders(NamedTuple):
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
     """Finds the names that mean the training part and the test part. Returns None if no name means a part.
 
-    Other names are allowed only if one name means the training part and one means the test or validation part. `test`
-    is the name of the test part that the user gives. None means that the test part is found by its name.
+    `test` is the name that the user gives for the test part. None means that a name such as `test.csv` is looked for.
 
     Raises:
-        BadInput: Only some names mean parts, there is no training part, or two names mean the same part.
+        BadInput: There is no training part, or two names mean the same part. Or some names mean no part, and the
+            training part and the test or validation part are not both there.
     """
     names = list(names)
     kinds = {name: find_part(name) for name in names}

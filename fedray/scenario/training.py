@@ -233,9 +233,9 @@ class EvaluateKeys:
         stop_at: A metric and a value. The run ends when the metric reaches the value.
         target: A metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
-        personal: Whether every client of the run is also evaluated with its own weights or its own model. The scores
-            are accuracy, log loss, Brier score and calibration (`personal_accuracy`, `personal_nll`, ...), or RMSE and
-            intervals.
+        personal: Whether every client of the run is also scored on its own samples, with its own model or its own
+            weights over the ensemble's models. The scores are accuracy, log loss, Brier score and calibration
+            (`personal_accuracy`, `personal_nll`, ...), or RMSE and intervals.
         personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. The
             client starts from the models of the server, with the learning rate `local.lr`. Personal scores are measured
             after these steps. None means no such steps.
@@ -244,8 +244,8 @@ class EvaluateKeys:
         train: Whether the predictions for the training samples of all clients are also scored (`train_accuracy`,
             `train_nll`, ...). The difference from the test scores shows how far the models overfit.
         by_tier: Whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
-            clients (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or RMSE
-            and intervals.
+            tiers together (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or
+            RMSE and intervals.
         ood: The out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
             shape. The predictions for these inputs should be less certain than predictions for test samples. None means
             no such inputs.

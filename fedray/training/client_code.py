@@ -473,7 +473,10 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
-    """Returns the functions that compute the gradients of one client by autograd. `step` changes `buffers` in place."""
+    """Returns the functions that compute the gradients of one client by autograd.
+
+    The function `step` of the result changes `buffers` in place. The other functions leave them as they are.
+    """
     net = written.net
 
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
