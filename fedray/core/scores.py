@@ -9,6 +9,7 @@ Example:
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from typing import NamedTuple, TypeVar
 
 _T = TypeVar("_T")
@@ -166,7 +167,8 @@ def find_score(name: str) -> Score | None:
     if base in ("accuracy", "rmse") and over in _DERIVED:
         score, (what, *names) = SCORES[base], _DERIVED[over]
         return score._replace(name=f"{names[bool(score.lower)]} {score.name}", text=f"{what}: {score.text}")
-    if (tier := re.fullmatch(rf"tier_(.+)_({'|'.join(BY_TIER)})", inner)) is not None:
+    # balanced_accuracy is a scorer of scikit-learn
+    if (tier := re.fullmatch(rf"tier_(.+)(?<!_balanced)_({'|'.join(BY_TIER)})", inner)) is not None:
         score, (first, minus, other) = SCORES[tier[2]], tier[1].partition("_minus_")
         if minus:
             text = f"{score.text}: clients of tier {first} minus those of tier {other}"
@@ -184,10 +186,12 @@ def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})
         {'accuracy': 0.5}
+        >>> leave_out_repeats({"rmse": 0.5, "rmse_min": 0.5, "rmse_mean": 0.5, "rmse_max": 0.5})
+        {'rmse': 0.5}
     """
     repeats: set[str] = set()
-    for score in ("accuracy", "rmse", "hold_out_accuracy", "hold_out_rmse"):
-        members = [f"{score}_{over}" for over in ("min", "mean", "max")]
-        if score in metrics and all(metrics.get(name) == metrics[score] for name in members):
-            repeats |= {*members, score.replace("accuracy", "disagreement")}
+    for split, score in product(("", *SPLITS), ("accuracy", "rmse")):
+        members = [f"{split}{score}_{over}" for over in ("min", "mean", "max")]
+        if split + score in metrics and all(metrics.get(name) == metrics[split + score] for name in members):
+            repeats |= {*members, f"{split}disagreement"}
     return {name: value for name, value in metrics.items() if name not in repeats}

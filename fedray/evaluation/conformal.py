@@ -251,7 +251,7 @@ def _summarize(
         "conformal_coverage": float(sets.covered.mean()),
         f"conformal_{what}": float(sets.size.mean()),
     }
-    if known.any():
+    if known.any() and len(known) > 1:  # the one client of pooled data is no worst client
         found["conformal_coverage_client_worst"] = float(clients.coverage[known].min())
     shares = np.where(known, conformal.weigh_clients(sizes), 0.0)
     if shares.sum() > 0:

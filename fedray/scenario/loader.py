@@ -84,6 +84,7 @@ def pool_clients(scenario: Scenario) -> Scenario:
         clients=ClientKeys(number=1, tiers={"pooled": everything}),
         participation=ParticipationKeys(fraction=1.0),
         schedule=replace(scenario.schedule, kind="permutation", rows="client"),
+        evaluate=replace(scenario.evaluate, personal=False, clients=None, by_tier=False),
     )
 
 

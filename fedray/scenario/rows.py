@@ -258,6 +258,8 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
         and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
         "{name} trains on the pooled data, as one client"),
+    Row("evaluate.personal evaluate.clients evaluate.by_tier", lambda c: c.spec.pooled,
+        "{name} trains on the pooled data, as one client"),
     Row("server.lr server.momentum server.tau server.schedule.*",
         lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
     Row(_AT_SERVER, lambda c: c.name in METHOD_SPECS and not c.spec.server_steps,
