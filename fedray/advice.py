@@ -15,7 +15,7 @@ from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
 from fedray.data.partition import BY_VALUE
 from fedray.data.shards import StoredShards
-from fedray.models.trial import MIXES, find_mixing
+from fedray.models.network_checks import MIXES, find_mixing
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import WITHHELD, list_choosing_keys

@@ -31,7 +31,7 @@ from fedray.files.plain import expand_user_path
 from fedray.files.run_files import STATE_FILE, find_checkpoints, read_sealed
 from fedray.models.net import find_dropout, layout_of, net_of, whole_state_dict, wrap_networks
 from fedray.models.nets import MODEL_NAMES, model_maker
-from fedray.models.trial import guard_factory, try_factory, try_network, try_training
+from fedray.models.network_checks import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.loader import tier_table
 from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import ModelKeys, Scenario

@@ -25,7 +25,7 @@ from fedray.core.sums import Totals
 from fedray.core.types import Clients, Flight, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 from fedray.data.shards import share_array
 from fedray.models.nets import MODEL_NAMES
-from fedray.models.trial import check_finite_outputs
+from fedray.models.network_checks import check_finite_outputs
 from fedray.own_code.user_code import blame_user_code, describe_exception
 from fedray.runtime.placement import ActorSpec, assign_homes, list_serving
 from fedray.scenario.names import method_spec_of

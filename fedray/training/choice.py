@@ -15,7 +15,7 @@ from fedray.core import sums
 from fedray.core.errors import BadInput
 from fedray.core.method import Local
 from fedray.core.types import Lanes, Net
-from fedray.models.trial import find_mixing
+from fedray.models.network_checks import find_mixing
 from fedray.training import client_code, compiled, layers, loop
 from fedray.training.block import MIN_LANES, Block, Trained
 from fedray.training.chain import Recognized, recognize

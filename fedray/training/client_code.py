@@ -19,7 +19,7 @@ from fedray.core import method, rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Layout, Net
 from fedray.models.net import per_sample
-from fedray.models.trial import check_outputs, make_inputs
+from fedray.models.network_checks import check_outputs, make_inputs
 from fedray.own_code.user_code import name_type
 from fedray.training.block import Block, Complete, Step, Trained, make_complete, make_optimizer, train_lanes
 from fedray.training.loop import DRAWS, quiet_fallbacks

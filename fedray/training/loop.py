@@ -18,7 +18,7 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import Layout, Net, Objective
 from fedray.models.net import dropping, key_batch, per_sample
-from fedray.models.trial import check_outputs
+from fedray.models.network_checks import check_outputs
 from fedray.training.block import Block, Trained, join_rows, make_optimizer, split_rows, to_channels_last, train_lanes
 from fedray.training.chain import find_changed_call
 
