@@ -141,9 +141,13 @@ def make_participation(
 
 
 def _share_candidates(candidates: int | None, clients: Clients, counts: list[int]) -> rules.Rule:
-    """Returns the power-of-choice rule, which chooses clients among candidates.
+    """Returns the power-of-choice rule. It draws candidates and chooses those with the largest losses.
 
-    A tier's share of the candidates is its share of the participants.
+    `candidates` is the number of candidates in a round, over all tiers. They are split among the tiers in proportion to
+    `counts`, the number of participants of each tier. None means two candidates for each participant.
+
+    Raises:
+        BadInput: There are fewer candidates than participants, or more candidates than clients.
     """
     if candidates is None:
         return rules.power_of_choice()

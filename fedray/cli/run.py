@@ -1,4 +1,7 @@
-"""Defines the options that commands share, and commands about one scenario and about finished runs.
+"""Defines the commands that start, check or read runs, and the options that they share with other commands.
+
+The commands are `run`, `resume`, `check` and `docs` for a scenario, and `report`, `compare`, `export` and `plot` for
+finished runs. `fedray/cli/commands.py` has the others. A shared option is a decorator, such as `modules` (`--import`):
 
 Example:
     >>> @click.command()

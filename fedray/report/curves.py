@@ -437,9 +437,10 @@ def label_headline(axes: Axes, metric: str) -> None:
 
 
 def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
-    """Marks the round with the best mean over replicates and folds, on a curve of several rounds.
+    """Marks the point of a curve at its best round. A curve with fewer than two rounds is not marked.
 
-    `begins` is the round after which the last phase trains. Earlier rounds are never marked.
+    The best round has the largest mean over replicates and folds, or the smallest if lower values are better. A method
+    may train in two phases. `begins` is then the last round of the first phase, and only later rounds are considered.
     """
     late = np.flatnonzero(curve.round > begins) if begins else np.arange(len(curve.round))
     if len(late) < 2:
