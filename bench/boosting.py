@@ -26,7 +26,7 @@ SKEWS = {
 
 
 def read_uci(name: str) -> pd.DataFrame:
-    """A UCI table: its inputs, and its target as the last column."""
+    """Reads a UCI table. Its last column is the target."""
     folder = Path(os.environ["FEDRAY_DATA"]) / "UCI" / "UCI_Datasets" / name / "data"
     rows = np.loadtxt(folder / "data.txt")
     inputs = np.loadtxt(folder / "index_features.txt").astype(int)
@@ -35,7 +35,7 @@ def read_uci(name: str) -> pd.DataFrame:
 
 
 def tables() -> dict[str, pd.DataFrame]:
-    """The five tables, with the classes in the column `target`."""
+    """Returns the five tables, with the classes in the column `target`."""
     made = {name: load(as_frame=True).frame for name, load in (("digits", load_digits), ("cancer", load_breast_cancer))}
     made["wine"] = read_uci("wine-quality-red")
     for name in ("concrete", "energy"):
@@ -45,7 +45,7 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 def score(frame: pd.DataFrame, method: str, keys: dict, out: Path, arguments: argparse.Namespace) -> str:
-    """Accuracy and macro F1 in percent, mean and standard deviation over the seeds; megabytes and rounds of a seed."""
+    """Returns accuracy and macro F1 (percent, mean ± standard deviation), and the megabytes and rounds of a seed."""
     scenario = {
         "method": method, "rounds": arguments.rounds, "replicates": arguments.seeds, "runtime": "inline",
         "report": False, "evaluate": {"every": arguments.rounds}, "checkpoint": {"every": arguments.rounds}, **keys,

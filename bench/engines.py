@@ -61,24 +61,24 @@ class Perceptron(nn.Module):
 
 
 def residual_perceptron() -> nn.Module:
-    """The second layer is added to its inputs."""
+    """Returns a perceptron in which the second layer's output is added to its input."""
     return Perceptron(lambda net, h: h + F.relu(net.b(h)))
 
 
 def dropping_perceptron() -> nn.Module:
-    """Dropout behind the second layer."""
+    """Returns a perceptron with dropout after the second layer."""
     return Perceptron(lambda net, h: F.dropout(F.relu(net.b(h)), 0.2, net.training))
 
 
 def tied_perceptron() -> nn.Module:
-    """The second layer has the first one's weight."""
+    """Returns a perceptron in which both layers share one weight."""
     net = Perceptron()
     net.b.weight = net.a.weight
     return net
 
 
 def branching_perceptron() -> nn.Module:
-    """A branch on the data."""
+    """Returns a perceptron with a branch that depends on the data."""
     return Perceptron(lambda net, h: F.relu(net.b(h)) if h.mean() > 0 else net.b(h).tanh())
 
 
@@ -161,27 +161,27 @@ class SmallCNN(nn.Module):
 
 
 def flatten_by_view(x: Tensor) -> Tensor:
-    """`[B, ...]` -> `[B, p]`, as many tutorials write it."""
+    """Flattens `[B, ...]` to `[B, p]`, as many tutorials write it."""
     return x.view(-1, x.shape[1] * x.shape[2] * x.shape[3])
 
 
 def batch_norm_cnn() -> nn.Module:
-    """The convolution network with BatchNorm."""
+    """Returns the convolutional network with BatchNorm."""
     return GroupNormCNN(nn.BatchNorm2d)
 
 
 def _keys() -> dict[str, Any]:
-    """The scenario: 100 clients, 10 a round, batches of 10, and compiled kernels where they cover the network."""
+    """Returns the scenario: 100 clients, 10 a round, batches of 10, and compiled kernels if they cover the network."""
     return fedavg_scenario(CLIENTS, 10, batch_size=10) | {"lanes": "auto"}
 
 
 def pictures(module: Callable[[], nn.Module]) -> BenchWork:
-    """100 clients of 100 images of 28 x 28, batches of 10."""
+    """Returns data of 100 clients with 100 images of 28 x 28 each, in batches of 10."""
     return images(module, lanes="auto")
 
 
 def tokens(module: Callable[[], nn.Module]) -> BenchWork:
-    """100 clients of sequences of 20 tokens, batches of 10."""
+    """Returns data of 100 clients with sequences of 20 tokens, in batches of 10."""
     random, n = rng.stream(0, "bench tokens"), CLIENTS * SAMPLES
     x, y = random.integers(0, WORDS, (n, LENGTH)), random.integers(0, 10, n)
     data = classification("noise", Split(x, y), Split(x[:100], y[:100]), tuple("0123456789"))
@@ -189,7 +189,7 @@ def tokens(module: Callable[[], nn.Module]) -> BenchWork:
 
 
 def rows(module: Callable[[], nn.Module]) -> BenchWork:
-    """100 clients of rows of 64 features, batches of 10."""
+    """Returns data of 100 clients with samples of 64 features, in batches of 10."""
     data = noise(CLIENTS * SAMPLES, (64,))
     return BenchWork(read_scenario(_keys()), UserObjects(data, module), module)
 

@@ -33,7 +33,7 @@ WIDE = 26_000  # hidden units of a network of two million numbers
 
 
 def scale_scenario(number: int, per_round: int, **changes: Any) -> dict[str, Any]:
-    """The scenario of every line: 20 samples of 64 features for each client, a perceptron 64-50-10, K = 5.
+    """Returns the scenario of every line: 20 samples of 64 features for each client, a perceptron 64-50-10, K = 5.
 
     Args:
         number: Clients N.
@@ -226,7 +226,7 @@ def measure_steps() -> None:
 
 @contextmanager
 def watch_memory() -> Iterator[list[int]]:
-    """The most bytes of its own that this process takes beyond what it has at the start, in a list of one."""
+    """Yields a list of one number: the most bytes that this process takes beyond its memory at the start."""
     status, over = Path("/proc/self/status"), threading.Event()
     start, most = _read_anonymous(status), [0]
 
@@ -317,7 +317,7 @@ class Estimate(NamedTuple):
 
 
 def estimate_round(place: Deployment) -> Estimate:
-    """What a round takes: jobs lie in the order of their models, so that A actors have A + K - 1 sums of models.
+    """Estimates a round. Jobs are in the order of their models, so A actors have A + K - 1 sums of models.
 
     Example:
         >>> one = estimate_round(Deployment(nodes=100, actors=100, models=5, numbers=21_300_000, jobs=1000))

@@ -276,7 +276,7 @@ TIERED = ("clients.tiers", "server.coefficients", "compress.adaptive", "compress
 
 
 def find_missing_rows() -> set[str]:
-    """The keys of scenarios that the matrix has no row for, and the options in it that no method has."""
+    """Returns the keys of scenarios that have no row in the matrix, and its options that no method has."""
     keys = {
         f"{section}.{key}".lstrip(".")
         for section in section_types()
@@ -291,7 +291,7 @@ def find_missing_rows() -> set[str]:
 
 
 def base_of(method: str, tiered: bool) -> dict[str, Any]:
-    """A small scenario as a user writes it: only what the method reads is set."""
+    """Returns a small scenario that sets only keys that the method reads."""
     given = {key: value for key, value in flatten(of_method(method)).items() if key in WRITTEN}
     number = {"stacking": 4, "random_walk": 5, "dsvgd": 3}.get(method, 10)  # few, so that two models meet at a client
     rounds = {"bayesian_linear": 0, "random_walk": 6, "dsvgd": 4}.get(method, 2)
@@ -329,7 +329,7 @@ WRITTEN = (
 
 
 def outcome(tree: dict[str, Any], out: Path) -> Any:
-    """What a run leaves, without clocks; or the refusal or the note that names the key."""
+    """Runs a scenario. Returns its results without measured times, and its warnings."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", ScenarioWarning)
         run = fedray.run(tree, out=out)
@@ -342,13 +342,13 @@ def outcome(tree: dict[str, Any], out: Path) -> Any:
 
 
 def _change(default: Any) -> Any:
-    """Another value of an option that has no values in `OPTIONS`: of a flag, or of a number."""
+    """Returns a different value of an option without values in `OPTIONS`: a flag or a number."""
     assert isinstance(default, bool | int | float), "give it values in OPTIONS"
     return not default if isinstance(default, bool) else default + 1 if isinstance(default, int) else default / 2
 
 
 def cells_of(method: str) -> list[dict[str, Any]]:
-    """What is set in each cell of a method, the key that is tried first."""
+    """Returns the keys and values that are set in each cell of a method. The key to be tried comes first."""
     options = [
         {f"method.{key}": value, **BESIDE.get(key, {})}
         for key in METHOD_SPECS[method].options
@@ -358,7 +358,7 @@ def cells_of(method: str) -> list[dict[str, Any]]:
 
 
 def find_silent_cells(method: str, folder: Path) -> list[dict[str, Any]]:
-    """The cells of a method in which a key changes nothing and nothing is said."""
+    """Returns the cells of a method in which a key has no effect and no message names it."""
     silent, plain = [], dict[str, Any]()
 
     def result(tree: dict[str, Any]) -> Any:

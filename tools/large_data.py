@@ -48,7 +48,7 @@ print(json.dumps({"read": read, "again": again, "grown": grown, "seconds": secon
 
 
 def run_python(code: str, folder: str) -> str:
-    """What a process of its own prints, as large as its memory may be."""
+    """Returns what a new process with limited memory prints."""
     done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

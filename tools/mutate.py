@@ -85,7 +85,7 @@ def _has_text(node: ast.AST) -> bool:
 
 
 def _read_code(path: Path) -> tuple[str, list[ast.expr]]:
-    """The text of a file, and the expressions of one line inside its functions; what is raised is only wording."""
+    """Returns the text of a file, and the one-line expressions in its functions except those of raised errors."""
     text = path.read_text()
     skipped: set[int] = set()
     found: list[ast.expr] = []
@@ -123,7 +123,7 @@ def draw_breaks(number: int, seed: int, rooms: list[str]) -> list[Break]:
 
 
 def _change(path: Path, node: ast.expr, new: ast.expr, kind: str) -> Break | None:
-    """The file with another expression; None where it says the same."""
+    """Returns the file with another expression, or None if the code stays the same."""
     lines = path.read_text().splitlines(keepends=True)
     line = lines[node.lineno - 1].encode()
     old, said = line[node.col_offset : node.end_col_offset].decode(), f"({ast.unparse(ast.fix_missing_locations(new))})"
@@ -137,7 +137,7 @@ def _change(path: Path, node: ast.expr, new: ast.expr, kind: str) -> Break | Non
 
 
 def list_stages(file: str) -> list[tuple[str, list[str]]]:
-    """What pytest is asked, nearest first: cases of a method, files of its name, that name it, of its room, all."""
+    """Returns the tests to run, nearest first: cases of a method, same name, naming the file, same room, all."""
     path = Path(file)
     room, stem = path.parts[1] if len(path.parts) > 2 else "", path.stem
     tests = {one.relative_to(ROOT): one.read_text() for one in sorted((ROOT / "tests").rglob("test_*.py"))}

@@ -48,7 +48,7 @@ ROWS = 4000  # of a stand-in
 
 
 def tiny(scenario: Scenario) -> Scenario:
-    """The scenario with one round of one step a client, a few rows, and narrow networks: a CNN for the deep ones."""
+    """Returns the scenario with one round of one step, few samples and a narrow network (a CNN for deep ones)."""
     name = scenario.model.name
     model = NARROW.get(name, {}) if name in (*NARROW, "linear", "rbf") else {"name": "cnn", **NARROW["cnn"]}
     rows = 2000 if scenario.data.name == "cifar100" else 1000  # it deals 20 shards to each of 100 clients
@@ -67,7 +67,7 @@ def tiny(scenario: Scenario) -> Scenario:
 
 
 def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
-    """The scenario without its table, and with other keys."""
+    """Returns the scenario without its table, with the keys in `small` changed."""
     return read_scenario(
         {key: value for key, value in to_plain(scenario).items() if key not in ("table", "published")},
         small,
@@ -76,7 +76,7 @@ def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
 
 
 def short(scenario: Scenario) -> Scenario:
-    """The scenario with its own deep network: one model, two clients, one step each."""
+    """Returns the scenario with its own deep network, but one model, two clients and one step each."""
     small: dict[str, Any] = {
         "rounds": 1,
         "replicates": 1,
@@ -93,7 +93,7 @@ def short(scenario: Scenario) -> Scenario:
 
 
 def data_of(scenario: Scenario) -> UserObjects | None:
-    """The data set; where its files are not on this machine, noise of its shape for pictures, and None for others."""
+    """Returns the data set. If its files are missing, returns noise of its shape for pictures, and None for others."""
     try:
         open_data(scenario, UserObjects())
     except BadInput as error:
@@ -106,7 +106,7 @@ def data_of(scenario: Scenario) -> UserObjects | None:
 
 
 def noise(name: str) -> Dataset:
-    """Pictures of random grey, with as many classes and of the shape that the set has, also out of distribution."""
+    """Returns random pictures with the shape and the number of classes of a data set, also out of distribution."""
     numbers, classes = np.random.default_rng(0), 100 if name == "cifar100" else 10
     x = numbers.integers(0, 256, size=(ROWS, *SHAPES[name]), dtype=np.uint8)
     y = np.arange(ROWS) % classes
@@ -116,18 +116,18 @@ def noise(name: str) -> Dataset:
 
 
 def find_kinds(cells: list[NamedCell], names: Callable[[Scenario], Hashable]) -> list[NamedCell]:
-    """The first cell of each kind, whose method is not a user's own."""
+    """Returns the first cell of each kind that has a built-in method."""
     by = {names(cell.scenario): cell for cell in reversed(cells) if cell.scenario.method.name in METHODS}
     return list(by.values())
 
 
 def trained_names(s: Scenario) -> Hashable:
-    """What cells differ in when they train."""
+    """Returns the names in which cells differ when they train."""
     return s.method.name, s.schedule.kind, s.data.partition.name
 
 
 def built_names(s: Scenario) -> Hashable:
-    """What cells differ in when they are built: whatever deals the rows, and what names the other parts."""
+    """Returns the names in which cells differ when they are built: the partition and the other parts."""
     parts = (s.model.name, s.data.name, repr(s.data.partition), s.schedule.kind, s.server.robust, s.participation.mode)
     return s.method.name, *parts
 

@@ -23,7 +23,7 @@ FOUR = Clients((Tier("client", 4, uplink=7.0, latency=0.5),))
 
 
 def convert(*words: object) -> subprocess.CompletedProcess[str]:
-    """`python tools/traces.py`, without the package."""
+    """Runs `python tools/traces.py` without the package."""
     command = [sys.executable, "-I", str(ROOT / "tools" / "traces.py"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -66,7 +66,7 @@ class Bomb:
 
 
 def test_a_pickle_that_holds_code_is_refused_and_not_run(tmp_path: Path) -> None:
-    """One line, and nothing of it is run."""
+    """Checks that one line is said and nothing of the pickle runs."""
     (tmp_path / "bomb").write_bytes(pickle.dumps({1: Bomb()}))
     found = convert("fedscale", tmp_path / "bomb", "--out", tmp_path / "trace.csv")
     assert found.returncode == 2 and "which is no plain data" in found.stderr and found.stderr.count("\n") == 1
@@ -74,7 +74,7 @@ def test_a_pickle_that_holds_code_is_refused_and_not_run(tmp_path: Path) -> None
 
 
 def test_measurements_of_mobiperf_become_links_that_change(tmp_path: Path) -> None:
-    """By device and second, from lines and from lists."""
+    """Checks links by device and second, from lines and from lists."""
 
     def record(device: str, seconds: float, kind: str, **values: Any) -> dict[str, Any]:
         known = {"dir_up": "true"} if kind == "up" else {}

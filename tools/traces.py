@@ -41,7 +41,7 @@ _GATHER: dict[str, Callable[[list[Any]], Any]] = {  # instructions that make one
 
 
 def read_pickled_data(content: bytes) -> Any:
-    """The plain data of a pickle.
+    """Returns the plain data of a pickle.
 
     Raises:
         ValueError: It holds anything else, or is damaged.
@@ -106,7 +106,7 @@ def _fill(stack: list[Any], start: int) -> None:
 
 
 def read_objects(path: Path) -> Any:
-    """The content of a JSON file, a file of a JSON object a line, or a pickle of plain data, which is not unpickled.
+    """Reads a JSON file, a file with a JSON object in each line, or a pickle of plain data without running it.
 
     Raises:
         ValueError: It is none of these, or cannot be read.
@@ -127,7 +127,7 @@ def read_objects(path: Path) -> Any:
 
 
 def convert_fedscale(capacity: Any, behaviour: Any = None, clients: int | None = None) -> Rows:
-    """The rows of FedScale's `client_device_capacity`, with the windows of its `client_behave_trace`.
+    """Returns the rows of FedScale's `client_device_capacity`, with the windows of its `client_behave_trace`.
 
     `computation` is in ms an inference and `communication` in kbit/s. A client is there from each `active` to the next
     `inactive` moment, again after `finish_time`. Clients are numbered in the order of their keys, and the i-th of them
@@ -182,7 +182,7 @@ def _read_behaviour(entry: Mapping[str, Any]) -> list[tuple[float, float, float]
 
 
 def convert_mobiperf(records: Iterable[Mapping[str, Any]], clients: int | None = None) -> Rows:
-    """The rows of MobiPerf's measurements: bandwidth and latency of each device as they change over its days.
+    """Returns bandwidth and latency of each device over the days, from MobiPerf's measurements.
 
     Throughput (`tcp_speed_results`, kbit/s, their median; upwards where `dir_up` is true) and pings (`mean_rtt_ms`,
     both ways) are grouped by device. A measurement holds until the next of its kind; the days of a device begin anew
@@ -233,7 +233,7 @@ def _as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _list_links(client: int, series: Sequence[tuple[float, str, float]]) -> Rows:
-    """The rows of a device: every figure at each moment at which one of them was measured."""
+    """Returns the rows of a device: every value at each moment at which one of them was measured."""
     ordered = sorted(series)
     first = {kind: value for _, kind, value in reversed(ordered)}
     moments = sorted({at for at, _, _ in ordered})
@@ -268,7 +268,7 @@ def write_trace(rows: Rows, out: Path) -> None:
 
 
 def main() -> None:
-    """The program; what is wrong is one line and status 2."""
+    """Runs the program. For bad input it prints one line and returns status 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     kinds = parser.add_subparsers(dest="kind", required=True)
     fedscale = kinds.add_parser("fedscale", help="client_device_capacity, and client_behave_trace if it is given")

@@ -29,7 +29,7 @@ WORKS = ["thousand", "ten_thousand", "cnn", "wide_cnn"]
 
 
 def install(peer: str, folder: Path) -> Path:
-    """The Python of a simulator's environment, which is made if it is not there."""
+    """Returns the Python of a simulator's environment. Makes the environment if it is missing."""
     python = folder / peer / "bin" / "python"
     done = folder / peer / "installed"
     if not done.is_file():
@@ -41,7 +41,7 @@ def install(peer: str, folder: Path) -> Path:
 
 
 def measure(peer: str, work: str, python: Path, limit: int) -> dict:
-    """What one simulator reports for one work, or why it reports nothing."""
+    """Returns what one simulator reports for one work, or why it reports nothing."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [python, str(HERE / f"run_{peer}.py"), work]
     try:
@@ -56,7 +56,7 @@ def measure(peer: str, work: str, python: Path, limit: int) -> dict:
 
 
 def table(results: list) -> str:
-    """A Markdown table: a row a work, a column a simulator, the ratio to the plain loop in each cell."""
+    """Returns a Markdown table of ratios to the plain loop: a row for each work, a column for each simulator."""
     columns = list(dict.fromkeys(each["simulator"] for each in results))
     rows = ["| work | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
     for work in dict.fromkeys(each["work"] for each in results):

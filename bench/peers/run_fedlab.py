@@ -20,7 +20,7 @@ class Clients:
         self.sets = [TensorDataset(x, y) for x, y in clients]
 
     def get_dataloader(self, client: int, batch_size: int) -> DataLoader:
-        """Shuffled batches of a client."""
+        """Returns the shuffled batches of a client."""
         return DataLoader(self.sets[client], batch_size=batch_size, shuffle=True)
 
 

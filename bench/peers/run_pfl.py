@@ -30,11 +30,11 @@ class Module(nn.Module):
         self.inside = inside
 
     def loss(self, x, y, eval=False):  # noqa: ARG002
-        """Mean cross entropy of a batch."""
+        """Returns the mean cross entropy of a batch."""
         return nn.functional.cross_entropy(self.inside(x), y)
 
     def metrics(self, x, y, eval=False):  # noqa: ARG002
-        """No metrics: rounds without evaluation are timed."""
+        """Returns no metrics, because rounds without evaluation are timed."""
         return {}
 
 

@@ -21,7 +21,7 @@ LR, BATCH, CLASSES = 0.1, 10, 10
 
 
 def perceptron() -> nn.Module:
-    """64 inputs, 64 hidden units, 10 classes."""
+    """Returns a network with 64 inputs, 64 hidden units and 10 classes."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, CLASSES))
 
 
@@ -80,7 +80,7 @@ WORKS = {
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """One epoch of plain SGD, batches by index."""
+    """Trains for one epoch of plain SGD. Batches are taken by index."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for index in torch.randperm(len(x)).split(BATCH):
         optimizer.zero_grad()
@@ -89,7 +89,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def plain_round(model: nn.Module, clients: list, chosen: list) -> None:
-    """A round of FedAvg: every chosen client trains the model from its start; the model becomes the mean."""
+    """Runs a round of FedAvg: every chosen client trains the model, and the mean becomes the next model."""
     start = {name: value.clone() for name, value in model.state_dict().items()}
     total = {name: torch.zeros_like(value) for name, value in start.items()}
     for client in chosen:
@@ -101,7 +101,7 @@ def plain_round(model: nn.Module, clients: list, chosen: list) -> None:
 
 
 def tree_seconds() -> float:
-    """Processor seconds of this process and of all that it started, living or reaped."""
+    """Returns the CPU seconds of this process and of all processes below it, running or ended."""
     reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + reaped.ru_utime + reaped.ru_stime
     for child in psutil.Process().children(recursive=True):
@@ -124,13 +124,13 @@ class Laps:
         self.marks.append(tree_seconds())
 
     def median(self) -> float:
-        """Median seconds of a round; the first two warm up."""
+        """Returns the median seconds of a round. The first two rounds are left out."""
         steady = self.marks[2:]
         return statistics.median(b - a for a, b in itertools.pairwise(steady))
 
 
 def time_plain(work: Work, clients: list, rounds: int) -> tuple[float, nn.Module]:
-    """Median processor seconds of a round of the plain loop, and the model that it trained."""
+    """Returns the median CPU seconds of a round of the plain loop, and the model that it trained."""
     torch.manual_seed(0)
     model, laps, rng = work.module(), [], np.random.default_rng(0)
     for _ in range(rounds + 1):
@@ -141,7 +141,7 @@ def time_plain(work: Work, clients: list, rounds: int) -> tuple[float, nn.Module
 
 
 def accuracy(model: nn.Module, clients: list) -> float:
-    """Share of the first twenty clients' training samples that the model gets right."""
+    """Returns the share of the first twenty clients' training samples that the model gets right."""
     with torch.no_grad():
         right = [(model(x).argmax(1) == y).float().mean() for x, y in clients[:20]]
     return float(torch.stack(right).mean())

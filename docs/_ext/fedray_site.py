@@ -21,7 +21,7 @@ ABOUT = (
 
 
 def write_llms(app: Sphinx) -> str:
-    """`llms.txt` (llmstxt.org): every page with its first sentence, and a link to its Markdown source."""
+    """Writes `llms.txt` (llmstxt.org): every page with its first sentence, and a link to its Markdown source."""
     env, lines = app.env, ["# fedray", "", *ABOUT]
     kinds: dict[str, list[str]] = {"Tutorials": [], "How-to guides": [], "Reference": [], "Explanation": []}
     names = {"tutorials": "Tutorials", "how-to": "How-to guides", "cluster": "How-to guides", "reference": "Reference"}
@@ -47,7 +47,7 @@ def _after(app: Sphinx, failure: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Registers the extension. Sphinx calls this function."""
     app.connect("config-inited", lambda _app, _config: save_reference())
     app.connect("build-finished", _after)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

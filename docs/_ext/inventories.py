@@ -77,7 +77,7 @@ _ALIASES = {  # where a name is defined -> where it is documented
 
 
 def list_targets(project: str) -> dict[str, tuple[str, str]]:
-    """Kind and place of each name of a project, aliases too."""
+    """Returns kind and place of each name of a project, with aliases."""
     known = _TARGETS[project]
     more = {name: (known[to][0], known[to][1].replace("$", to)) for name, to in _ALIASES.items() if to in known}
     return known | more
@@ -99,7 +99,7 @@ def write_inventory(project: str, file: Path) -> Path:
 
 
 def make_mapping(folder: Path) -> dict[str, tuple[str, str]]:
-    """`intersphinx_mapping`, with inventories that are written to a folder."""
+    """Returns `intersphinx_mapping`, and writes its inventories to a folder."""
     return {
         project: (site, str(write_inventory(project, folder / f"{project}.inv"))) for project, site in SITES.items()
     }

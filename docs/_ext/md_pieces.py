@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    r"""A table; empty where there are no rows.
+    r"""Returns a Markdown table, or an empty text if there are no rows.
 
     Example:
         >>> print(write_table(["a", "b"], [["1", "x | y"]]))
@@ -22,7 +22,7 @@ def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def write_value(value: Any) -> str:
-    """A value as a scenario file says it.
+    """Returns a value as a scenario file writes it.
 
     Example:
         >>> write_value(None), write_value(float("inf")), write_value([10, 20]), write_value(True)
@@ -42,7 +42,7 @@ def write_value(value: Any) -> str:
 
 
 def cut_docstring(text: str) -> dict[str, str]:
-    """A docstring in Google's style as its sections; what comes before the first one has the name ''.
+    """Splits a docstring in Google's style into its sections. The text before the first section has the name ''.
 
     Example:
         >>> text = "One line." + chr(10) + "Deviations:" + chr(10) + "    1. This."
@@ -61,7 +61,7 @@ def cut_docstring(text: str) -> dict[str, str]:
 
 
 def begin_sentence(text: str) -> str:
-    """The text with a capital letter and a full stop; code at its start stays.
+    """Returns the text with a capital letter and a full stop. Code at its start is not changed.
 
     Example:
         >>> begin_sentence("learning rate"), begin_sentence("`auto` decides.")

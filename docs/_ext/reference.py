@@ -13,7 +13,7 @@ GENERATED = Path(__file__).parents[1] / "reference" / "generated"
 
 
 def write_reference() -> dict[str, str]:
-    """Every page that is made from the code, by its path below `docs/reference/generated`."""
+    """Returns every page that is made from the code, by its path below `docs/reference/generated`."""
     makers = (reference_keys, reference_methods, reference_metrics, reference_api)
     return {path: text for maker in makers for path, text in maker.write_pages().items()}
 

@@ -26,7 +26,7 @@ PARTS = {  # what is not imported from the packages above, but appears in what t
 
 
 def list_names(module: str) -> list[str]:
-    """The public names of a module, dotted."""
+    """Returns the public names of a module, dotted."""
     return [f"{module}.{name}" for name in import_module(module).__all__]
 
 
@@ -62,7 +62,7 @@ def _write_page(module: str) -> str:
 
 
 def write_pages() -> dict[str, str]:
-    """The pages of the API by their paths below `docs/reference/generated`."""
+    """Returns the pages of the API by their paths below `docs/reference/generated`."""
     pages = {f"api/{module}.md": _write_page(module) for module in MODULES}
     listed = "\n".join(MODULES)
     told = "What these pages list is public; other names may change."

@@ -38,7 +38,7 @@ TITLES = {"": "The run as a whole"}
 
 @cache
 def find_readers(key: str) -> tuple[str, ...]:
-    """The methods that read a key, as their specifications say."""
+    """Returns the methods that read a key, as their specifications say."""
     return tuple(name for name in METHOD_SPECS if is_read(key, _scenario_of(name)))
 
 
@@ -48,7 +48,7 @@ def _scenario_of(method: str) -> Scenario:
 
 
 def write_readers(key: str) -> str:
-    """The methods that read a key, in words."""
+    """Returns the methods that read a key, in words."""
     readers = find_readers(key)
     if len(readers) == len(METHOD_SPECS):
         return "every method"
@@ -58,7 +58,7 @@ def write_readers(key: str) -> str:
 
 
 def write_needs(needs: Needs | None) -> str:
-    """Under which other key a key is read, in words."""
+    """Returns the condition on another key under which a key is read, in words."""
     if needs is None:
         return ""
     known = any(key.name == needs.key for key in list_keys())  # the option of a method is no key of the schema
@@ -67,7 +67,7 @@ def write_needs(needs: Needs | None) -> str:
 
 
 def write_key(key: Key) -> str:
-    """The entry of a key."""
+    """Returns the entry of a key."""
     default = "must be given" if key.default is REQUIRED else write_value(key.default)
     if key.section:
         return f"```{{confval}} {show_name(key.name)}\n:type: section\n\n{begin_sentence(key.text)}\n```\n"
@@ -83,7 +83,7 @@ def _page_of(key: str) -> str:
 
 
 def write_options(kind: str, name: str, options: Mapping[str, Option]) -> str:
-    """The table of the options of a name."""
+    """Returns the table of the options of a name."""
     rows = []
     for option, (default, check, text, needs, _) in options.items():
         text = begin_sentence(text or find_option_text(kind, name, option))
@@ -95,7 +95,7 @@ def write_options(kind: str, name: str, options: Mapping[str, Option]) -> str:
 
 
 def _write_names(page: str) -> Iterator[str]:
-    """The names that a section may have, each with its options."""
+    """Returns the names that a section may have, each with its options."""
     kind, specs = NAMED[page]
     yield {
         "model": "## Networks",
@@ -141,7 +141,7 @@ def _write_page(page: str, keys: list[Key]) -> str:
 
 
 def write_pages() -> dict[str, str]:
-    """Every page of the scenario keys by its path below `docs/reference/generated`."""
+    """Returns every page of the scenario keys by its path below `docs/reference/generated`."""
     pages: dict[str, list[Key]] = {"run": []}
     for key in list_keys():
         page = "run" if "." not in key.name and not key.section else _page_of(key.name)

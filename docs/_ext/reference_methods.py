@@ -23,12 +23,12 @@ NOTATION = (REFERENCE / "methods_notation.md").read_text().strip()
 
 
 def module_of(name: str) -> str:
-    """The file of a method, without `.py`."""
+    """Returns the file of a method, without `.py`."""
     return METHODS[name].__module__.rpartition(".")[2]
 
 
 def read_algorithm(name: str) -> str:
-    """The formulas of a method.
+    """Returns the formulas of a method.
 
     Raises:
         KeyError: The method has no formulas.
@@ -37,7 +37,7 @@ def read_algorithm(name: str) -> str:
 
 
 def write_method(name: str, title: str) -> str:
-    """The section of a method: its formulas, its own keys, what it sets, and what it combines with."""
+    """Returns the section of a method: its formulas, its own keys, what it sets, and what it combines with."""
     spec = METHOD_SPECS[name]
     parts = [f"(method-{name})=\n## {title}", begin_sentence(spec.text), read_algorithm(name)]
     if spec.options:
@@ -67,7 +67,7 @@ def _facts(spec: MethodSpec) -> list[list[str]]:
 
 
 def _find_answer(spec: MethodSpec) -> str:
-    """What answers the clients of a run, in words."""
+    """Returns what predicts for the clients of a run, in words."""
     if spec.fits or spec.parts or not spec.trains:
         return "what new clients are answered with"
     if spec.all_models and spec.own_models:
@@ -79,7 +79,7 @@ def _find_answer(spec: MethodSpec) -> str:
 
 
 def write_pages() -> dict[str, str]:
-    """Every page of the methods by its path below `docs/reference/generated`."""
+    """Returns every page of the methods by its path below `docs/reference/generated`."""
     pages = {}
     files: dict[str, list[str]] = {}
     for name in METHOD_SPECS:
@@ -100,7 +100,7 @@ def write_pages() -> dict[str, str]:
 
 
 def _families() -> dict[str, list[str]]:
-    """The methods of each family, in the order of the specifications."""
+    """Returns the methods of each family, in the order of the specifications."""
     found: dict[str, list[str]] = {}
     for name, spec in METHOD_SPECS.items():
         found.setdefault(spec.family, []).append(name)
@@ -108,7 +108,7 @@ def _families() -> dict[str, list[str]]:
 
 
 def _write_all() -> str:
-    """The table of all methods, family by family, and what its columns mean."""
+    """Returns the table of all methods, family by family, and the meaning of its columns."""
     head = ["method", "what it does", "K", "`server.robust`", "`server.optimizer`", "private client state"]
     numbers, yes, rows = {"any": "any", "one": "1", "clients": "N"}, {True: "yes", False: "no"}, []
     for family, names in _families().items():
@@ -126,7 +126,7 @@ def _write_all() -> str:
 
 
 def write_readme(text: str) -> str:
-    """The README with the names of all methods, family by family.
+    """Returns the README with the names of all methods, family by family.
 
     Args:
         text: The README as it is.

@@ -21,7 +21,7 @@ INTRO = (REFERENCE / "metrics_intro.md").read_text().strip()
 
 
 def formula_of(name: str) -> str:
-    """The formula of a score, in LaTeX.
+    """Returns the formula of a score, in LaTeX.
 
     Raises:
         KeyError: `metrics.yaml` has none.
@@ -30,7 +30,7 @@ def formula_of(name: str) -> str:
 
 
 def write_metric(name: str, column: Column) -> str:
-    """The entry of a score."""
+    """Returns the entry of a score."""
     facts = [f":Unit: {column.unit or 'none'}"]
     score = find_score(name)
     if score is None or score.lower is not None:
@@ -40,13 +40,13 @@ def write_metric(name: str, column: Column) -> str:
 
 
 def list_scores() -> dict[str, Column]:
-    """Every score that an evaluation of fedray makes, also those whose names have numbers in them."""
+    """Returns every score that an evaluation makes, also those with numbers in their names."""
     numbered = {name: Column("number", unit, text) for name, (unit, text) in NUMBERED.items()}
     return {**SCORES, **numbered}
 
 
 def write_pages() -> dict[str, str]:
-    """The page of the metrics by its path below `docs/reference/generated`."""
+    """Returns the page of the metrics by its path below `docs/reference/generated`."""
     groups: dict[str, Callable[[str], bool]] = {
         "Classes": lambda name: name in _BEFORE_TARGETS,
         "Targets": lambda name: name in _TARGETS,

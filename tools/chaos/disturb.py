@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     same: bool
 
     def row(self, name: str) -> str:
-        """A line of the table in docs/explanation/reliability_tests.md."""
+        """Returns a line of the table in docs/explanation/reliability_tests.md."""
         number = sum(self.kills.values())
         kinds = " | ".join(str(self.kills.get(kind, 0)) for kind in KINDS)
         lost = self.seconds - self.quiet
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 @contextmanager
 def three_nodes() -> Iterator[Any]:
-    """A head and two nodes of one CPU each."""
+    """Starts a head and two nodes of one CPU each."""
     from fedray.runtime import environment
 
     environment.prepare_process()
@@ -81,7 +81,7 @@ def three_nodes() -> Iterator[Any]:
 
 
 def add_node(cluster: Any, **options: Any) -> Any:
-    """One more node; on a machine that is short of time a start may fail, and is tried again."""
+    """Adds a node. Tries four times, because a start may fail on a machine that is short of time."""
     for _ in range(4):
         try:
             return cluster.add_node(num_cpus=1, **options)
@@ -96,17 +96,17 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def actor_pids(name: str) -> list[int]:
-    """Process ids of an actor class below this process, and nobody else's."""
+    """Returns the process ids of an actor class below this process."""
     return [one.id for one in list_tree() if one.command.startswith(f"ray::{name}")]
 
 
 def newest_round(out: Path) -> int:
-    """The round of the newest checkpoint, -1 before the first."""
+    """Returns the round of the newest checkpoint, or -1 if there is none."""
     return max((int(path.name[6:]) for path in (out / "checkpoints").glob("round-[0-9]*")), default=-1)
 
 
 def wait_until(over: Callable[[], bool], out: Path, what: str) -> None:
-    """Waits; a run that stands still is an error, not a hang."""
+    """Waits until a condition holds. Fails if the run makes no progress."""
     moved, at = time.monotonic(), newest_round(out)
     while not over():
         if newest_round(out) != at:
@@ -116,7 +116,7 @@ def wait_until(over: Callable[[], bool], out: Path, what: str) -> None:
 
 
 def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: random.Random) -> bool:
-    """One fault; False where there was nobody to hit."""
+    """Causes one fault. Returns False if there was no process to hit."""
     if kind == "driver":
         driver.kill()
         driver.communicate()
@@ -167,7 +167,7 @@ def kill_part(kind: str, raylet: int) -> None:
 
 
 def has_reached(driver: subprocess.Popen[str], out: Path, at: int) -> bool:
-    """Whether the run has a checkpoint of this round, or has ended."""
+    """Returns whether the run has a checkpoint of this round, or has ended."""
     return newest_round(out) >= at or driver.poll() is not None
 
 

@@ -69,7 +69,7 @@ def fedray(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def newest_round(out: Path) -> int:
-    """The round of the newest checkpoint, 0 before the first."""
+    """Returns the round of the newest checkpoint, or 0 if there is none."""
     return max((int(path.name[6:]) for path in (out / "checkpoints").glob("round-[0-9]*")), default=0)
 
 
@@ -100,7 +100,7 @@ def read_results(process: subprocess.Popen[str], out: Path) -> Results:
 
 
 def run_with_kills(change: dict[str, Any], number: int, dice: random.Random, folder: Path) -> tuple[int, bool]:
-    """How often a run was killed, and whether it left what an undisturbed one leaves."""
+    """Returns how often a run was killed, and whether its results equal those of an undisturbed run."""
     file, out, whole = folder / "scenario.yaml", folder / "killed", folder / "whole"
     rounds = change["rounds"] * max(1, number // 10)  # long enough for the kills
     file.write_text(yaml.safe_dump({**SCENARIO, **change, "rounds": rounds}))

@@ -23,7 +23,7 @@ WARM_UP = 0.2  # of the rounds
 
 
 def resident(pid: int) -> float:
-    """Memory of a process that is not shared, MB."""
+    """Returns the memory of a process that is not shared, in MB."""
     for line in (Path("/proc") / str(pid) / "status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024

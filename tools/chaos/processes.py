@@ -49,7 +49,7 @@ class Forked:
             run_as_program(words)
 
     def poll(self) -> int | None:
-        """The status, if it has ended."""
+        """Returns the exit status, or None if the process has not ended."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None

@@ -68,7 +68,7 @@ class Result(NamedTuple):
 
 
 def takes_signals(pid: int) -> bool:
-    """Whether the first lines of fedray have run; before, Python itself starts, for a tenth of a second."""
+    """Returns whether the first lines of fedray have run. Before that, Python itself starts."""
     try:
         text = (Path("/proc") / str(pid) / "status").read_text()
     except OSError:
@@ -99,7 +99,7 @@ def hit(kind: str, process: Process, dice: random.Random) -> bool:
 def disturb_once(
     bench: Bench, command: str, runtime: str, kind: str, dice: random.Random, *, fork: bool
 ) -> Result | None:
-    """One command, one signal, and what follows until the work is done; None where the command ended before it."""
+    """Sends one signal to a command, and lets the work be done. Returns None if the command ended before the signal."""
     want, seconds = bench.expect(command, runtime, fork=fork)
     words, out = bench.prepare(command, runtime)
     at = dice.uniform(0.0, seconds)
@@ -141,7 +141,7 @@ def disturb_once(
 
 
 def judge(said: Said, kind: str, *, sent: bool, complete: bool) -> str:
-    """What is wrong with the end of a disturbed command; empty if nothing is."""
+    """Returns what is wrong with the end of a disturbed command, or an empty text."""
     text = "\n".join(said.lines)
     if said.seconds >= MOST_SECONDS:
         return f"it hung: {text[-500:]}"
@@ -171,12 +171,12 @@ def go_on_inline(out: Path, dice: random.Random) -> bool:
 
 
 def is_dead(folder: Path) -> bool:
-    """Whether nobody uses the folder of a Ray any more: its owner is gone, and all its processes."""
+    """Returns whether the owner of a Ray's folder and all its processes have ended."""
     return leftovers.is_abandoned(folder) and not leftovers.session_processes(folder)
 
 
 def find_leftovers(place: Path, *, killed: bool) -> str:
-    """What a command on Ray has left behind; after a kill, what is left once it was cleaned up."""
+    """Returns what a command on Ray has left behind. After a kill, removes the folders of dead Rays first."""
     if killed:
         deadline = time.monotonic() + GONE_SECONDS
         while not all(map(is_dead, leftovers.find_sessions([place]))) and time.monotonic() < deadline:
@@ -188,7 +188,7 @@ def find_leftovers(place: Path, *, killed: bool) -> str:
 
 
 def follow(said: Said, words: list[str], out: Path) -> list[str]:
-    """The command that goes on: the one that was named, else what a person would type."""
+    """Returns the next command: the one that the message names, or else the one that a person would type."""
     named = ADVICE.search(said.lines[-1]) if said.lines else None
     if named is not None and "..." not in named.group(1):
         return shlex.split(named.group(1))
@@ -219,7 +219,7 @@ def run_signals(number: dict[str, int], seed: int, commands: Sequence[str], fold
 
 
 def describe_results(results: list[Result]) -> str:
-    """A table with a row for each runtime and kind of signal: commands, faults and the longest silence in seconds."""
+    """Returns a table of commands, faults and longest silence in seconds, by runtime and kind of signal."""
     rows = Counter((one.runtime, one.kind) for one in results)
     lines = []
     for (runtime, kind), number in sorted(rows.items()):

@@ -24,14 +24,14 @@ QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 
 @pytest.fixture
 def short_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory for the sessions of real Rays, whose sockets have long names; other runs keep theirs elsewhere."""
+    """Makes a directory with a short name for the sessions of Ray, because its sockets have long names."""
     with tempfile.TemporaryDirectory(prefix="r-", dir="/tmp") as folder:
         monkeypatch.setenv("RAY_TMPDIR", folder)
         yield Path(folder)
 
 
 def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Path, tmp_path: Path) -> None:
-    """A command in a checkout whose package is installed elsewhere: the workers import what the driver imports."""
+    """Checks that workers import the installed package, as the driver does, in a checkout with a folder of its name."""
     (tmp_path / "fedray").mkdir()
     (tmp_path / "fedray" / "__init__.py").write_text("raise ImportError('the package of the working directory')\n")
     command = "import sys; from fedray.cli.commands import main; sys.exit(main())"
@@ -50,7 +50,7 @@ def test_a_folder_of_the_same_name_does_not_replace_the_package(short_place: Pat
 def test_a_ray_that_dies_is_started_again_and_changes_no_bit(
     name: str, short_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing of either Ray is left: no process, no folder."""
+    """Checks also that no process and no folder of either Ray is left."""
     killed: list[int] = []
     folders: list[Path] = []
     remove = leftovers.remove_session

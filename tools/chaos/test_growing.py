@@ -32,7 +32,7 @@ MOST = 3  # workers
 
 
 def config(address: str) -> dict[str, Any]:
-    """What `ray start --autoscaling-config` reads."""
+    """Returns what `ray start --autoscaling-config` reads."""
     empty = ("auth", "docker", "file_mounts")
     lists = ["initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands"]
     lists += ["head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude"]
@@ -66,7 +66,7 @@ def config(address: str) -> dict[str, Any]:
 
 
 def head_address() -> str:
-    """The address of this machine's network, which the nodes use, with a free port."""
+    """Returns the address of this machine's network with a free port. The nodes use it."""
     import ray.util
 
     untyped: Any = ray.util  # it has no annotations
@@ -76,7 +76,7 @@ def head_address() -> str:
 
 
 def find_below(pid: int) -> set[int]:
-    """A process and all that descend from it."""
+    """Returns a process and all its descendants."""
     found, tree = {pid}, list_tree()
     while new := {one.id for one in tree if one.parent in found} - found:
         found |= new
@@ -85,7 +85,7 @@ def find_below(pid: int) -> set[int]:
 
 @pytest.fixture(scope="module")
 def growing() -> Iterator[str]:
-    """The address of a cluster without a CPU, which starts nodes of one CPU each when they are asked for."""
+    """Yields the address of a cluster without a CPU, which starts nodes of one CPU each on demand."""
     from fedray.runtime import environment
 
     environment.prepare_process()
@@ -115,7 +115,7 @@ def growing() -> Iterator[str]:
 
 
 def test_what_a_run_waits_for_is_brought_by_an_autoscaler(growing: str) -> None:
-    """Nothing was asked for, so that no node came. Without `wait_for` one line names it."""
+    """Checks that no node starts without `wait_for`, and that one line then names it."""
     with pytest.raises(BadInput, match=f"{MOST} actors need {MOST} CPU, but the cluster has 0 CPU: .*--wait-for waits"):
         run({"clients": {"actors": MOST, "tiers": {"all": {"num_cpus": 1}}}}, address=growing)
     done = run({"clients": {"actors": MOST}}, address=growing, wait_for={"CPU": MOST})

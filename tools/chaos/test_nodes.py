@@ -32,7 +32,7 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head and two nodes of one CPU each; none of them knows where the data are."""
+    """Starts a head and two nodes of one CPU each. None of them knows the folder of the data."""
     from fedray.runtime import environment
 
     environment.prepare_process()
@@ -54,7 +54,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def _write(folder: Path) -> None:
-    """A small regression set in the standard split layout."""
+    """Writes a small regression set in the standard split layout."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     table = rng.normal(size=(60, 4))

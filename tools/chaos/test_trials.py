@@ -21,7 +21,7 @@ KEYS: dict[str, Any] = {"sampler": "grid", "trials": None, "overrides": {"runtim
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """Two nodes of two CPUs."""
+    """Starts two nodes of two CPUs each."""
     from on_ray import open_nodes
 
     with open_nodes([2, 2]) as cluster:
@@ -29,7 +29,7 @@ def nodes() -> Iterator[Any]:
 
 
 def free_cpus() -> float:
-    """CPUs that nobody holds, once Ray has heard of what has just ended."""
+    """Returns the number of free CPUs, once Ray knows which tasks have ended."""
     import ray
 
     untyped: Any = ray

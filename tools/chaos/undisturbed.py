@@ -37,7 +37,7 @@ class Bench:
         self._known: dict[tuple[str, str, bool], tuple[Any, float]] = {}
 
     def prepare(self, command: str, runtime: str) -> tuple[list[str], Path]:
-        """The words of a command in a fresh directory, and its directory of results."""
+        """Returns the words of a command in a fresh directory, and the directory of its results."""
         self._number += 1
         out = self.folder / f"{self._number:04d}"
         out.mkdir()
@@ -63,7 +63,7 @@ class Bench:
         return ["fedray", command, str(file), "--out", str(run)], run
 
     def _begin(self, file: Path, command: str) -> Path:
-        """A run directory for a command that goes on with one; made once."""
+        """Makes once the run directory that a command continues, and returns it."""
         run = self.folder / f"for-{command}"
         if not run.exists():
             rounds = [] if command == "report" else ["rounds=10"]
@@ -72,7 +72,7 @@ class Bench:
         return run
 
     def expect(self, command: str, runtime: str, *, fork: bool) -> tuple[Any, float]:
-        """The results of an undisturbed command, and the seconds that it takes now."""
+        """Returns the results of an undisturbed command, and the seconds that it takes now."""
         key = (command, runtime, fork)
         if key not in self._known:
             words, out = self.prepare(command, runtime)
@@ -82,14 +82,14 @@ class Bench:
         return self._known[key]
 
     def learn_seconds(self, command: str, runtime: str, seconds: float | None, *, fork: bool) -> None:
-        """How long an undisturbed command takes now: seconds that were seen, or None: a little more than before."""
+        """Stores how long an undisturbed command takes now. If `seconds` is None, the last value is raised a little."""
         key = (command, runtime, fork)
         want, before = self._known[key]
         self._known[key] = (want, before * SLOWER if seconds is None else seconds)
 
 
 def read_results(out: Path) -> Any:
-    """The hashes of all runs in a directory, and whether its page is there."""
+    """Returns the hashes of all runs in a directory, and whether its page exists."""
     found = {}
     for path in sorted(out.rglob("summary.json")):
         summary = json.loads(path.read_text())

@@ -58,7 +58,7 @@ def do(*command: str | Path, **options: Any) -> str:
 
 
 def furnish(work: Path, name: str) -> Path:
-    """A host's home: a virtual environment that sees this machine's packages, with the programs that a user calls."""
+    """Makes a host's home: a virtual environment with this machine's packages and the programs that a user calls."""
     home = work / name
     (home / "tmp").mkdir(parents=True)
     do(sys.executable, "-m", "venv", "--without-pip", home / "venv")
@@ -81,7 +81,7 @@ def furnish(work: Path, name: str) -> Path:
 
 @contextmanager
 def hosts(work: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Three hosts on one bridge."""
+    """Starts three hosts on one bridge."""
     do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "key")
     do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", work / "host_key")
     do("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -114,7 +114,7 @@ def hosts(work: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 
 def cluster_file(work: Path) -> Path:
-    """The shipped file with its CHANGEs changed."""
+    """Writes the shipped cluster file, with the values that are marked CHANGE replaced."""
     text = (ROOT / "cluster" / "on_premise.yaml").read_text()
     for old, new in (("10.0.0.", "10.77.0."), ("ubuntu", "root"), ("~/.ssh/id_ed25519", str(work / "key"))):
         assert old in text
@@ -125,7 +125,7 @@ def cluster_file(work: Path) -> Path:
 
 
 def operator(work: Path) -> Callable[..., str]:
-    """`ray WORDS...` on the machine of whoever operates the cluster, whose home and /tmp are its own too."""
+    """Returns a function that calls `ray` as the operator of the cluster, with a home and a /tmp of its own."""
     home = work / "operator"
     (home / "tmp").mkdir(parents=True)
     (home / ".ray").mkdir()
@@ -143,7 +143,7 @@ def operator(work: Path) -> Callable[..., str]:
 
 @contextmanager
 def dashboard(ray: Callable[..., str], file: Path) -> Iterator[dict[str, str]]:
-    """The head's dashboard on this machine's loopback, as `ray dashboard` forwards it; the variables that find it."""
+    """Forwards the head's dashboard to this machine with `ray dashboard`. Yields the variables that find it."""
     from threading import Thread
 
     before = forwarders()
@@ -157,19 +157,19 @@ def dashboard(ray: Callable[..., str], file: Path) -> Iterator[dict[str, str]]:
 
 
 def forwarders() -> set[int]:
-    """Processes that forward a port by ssh."""
+    """Returns the processes that forward a port by ssh."""
     found = subprocess.run(["pgrep", "-f", "ssh .*-L 8265"], capture_output=True, text=True, check=False)
     return {int(word) for word in found.stdout.split()}
 
 
 def is_open(address: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Returns whether a process listens at an address."""
     with socket.socket() as one:
         return one.connect_ex((address, port)) == 0
 
 
 def network_of(process: Path) -> str:
-    """The network namespace of a process; empty if it is gone."""
+    """Returns the network namespace of a process. The text is empty if the process has ended."""
     try:
         return str((process / "ns" / "net").readlink())
     except OSError:
@@ -177,7 +177,7 @@ def network_of(process: Path) -> str:
 
 
 def inside(host: subprocess.Popen[bytes]) -> dict[Path, str]:
-    """The processes of a host: its folder in /proc, and what it is called."""
+    """Returns the processes of a host: the folder of each in /proc, and its command."""
     mine = network_of(Path(f"/proc/{host.pid}"))
     found = {path: path / "cmdline" for path in Path("/proc").glob("[0-9]*") if mine and network_of(path) == mine}
     out = {}
@@ -190,7 +190,7 @@ def inside(host: subprocess.Popen[bytes]) -> dict[Path, str]:
 
 
 def ports(host: subprocess.Popen[bytes]) -> set[tuple[str, int]]:
-    """(address as the kernel writes it, port) of every socket on which a host listens."""
+    """Returns the address (as the kernel writes it) and the port of every socket on which a host listens."""
     tables = [Path(f"/proc/{host.pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()]
     where = [row[1].split(":") for row in rows if row[3] == "0A"]
@@ -224,7 +224,7 @@ def watched(running: dict[str, subprocess.Popen[bytes]], work: Callable[[], str]
 
 
 def launch(work: Path) -> None:
-    """The whole path of `docs/cluster.md`."""
+    """Follows all steps of `docs/cluster.md`."""
     file, ray = cluster_file(work), operator(work)
     with hosts(work) as running:
         until("sshd on every host", lambda: all(22 in {port for _, port in ports(host)} for host in running.values()))

@@ -69,12 +69,12 @@ class Outcome(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether it may be."""
+        """Returns whether this outcome is allowed."""
         return self.kind in ("right bits", "one line")
 
 
 def flip(path: Path, chance: random.Random) -> None:
-    """Another bit somewhere."""
+    """Flips one random bit."""
     data = bytearray(path.read_bytes())
     if data:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -87,7 +87,7 @@ def truncate(path: Path, chance: random.Random) -> None:
 
 
 def scramble(path: Path, chance: random.Random) -> None:
-    """Other bytes of the same number, as after a crash of some file systems."""
+    """Replaces the content by as many random bytes, as a crash of some file systems does."""
     path.write_bytes(chance.randbytes(path.stat().st_size))
 
 
@@ -100,7 +100,7 @@ def delete(path: Path, _chance: random.Random) -> None:
 
 
 def swap(path: Path, chance: random.Random) -> None:
-    """Another file of the run has its name, and it has the name of the other."""
+    """Swaps the contents of the file and another file of the run."""
     root = next(above for above in path.parents if (above / "scenario.yaml").exists())
     others = [one for one in sorted(root.rglob("*")) if one.is_file() and one != path]
     other = chance.choice([one for one in others if one.suffix == path.suffix] or others)
@@ -110,7 +110,7 @@ def swap(path: Path, chance: random.Random) -> None:
 
 
 def forbid(path: Path, _chance: random.Random) -> None:
-    """Nobody may read or write it."""
+    """Takes away the right to read or write the file."""
     path.chmod(0)
 
 
@@ -151,20 +151,20 @@ class Bench:
         self.may_drop = os.geteuid() == 0
 
     def list_damages(self, seed: int = 0) -> list[Damage]:
-        """Every kind of damage of every file and folder, before every command."""
+        """Returns every kind of damage of every file and folder, before every command."""
         files = itertools.product(OF_FILES, self.files, COMMANDS)
         folders = itertools.product(OF_FOLDERS, self.folders, COMMANDS)
         return [Damage(*one, seed + number) for number, one in enumerate([*files, *folders])]
 
     def copy(self, name: str) -> Path:
-        """A copy of the run to be damaged."""
+        """Copies the run that is to be damaged."""
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.place))
         folder.chmod(0o755)
         shutil.copytree(self.original, folder / "run")
         return folder / "run"
 
     def answer(self, command: str, out: Path) -> Any:
-        """What a command says, in a form that can be compared."""
+        """Returns what a command says, in a form that can be compared."""
         if command == "resume":
             run = fedray.resume(out)
             return self.answer("load", run.path)
@@ -259,7 +259,7 @@ def _as_oneself() -> Iterator[None]:
 
 @contextmanager
 def make_bench() -> Iterator[Bench]:
-    """A bench in a directory of its own, which is removed."""
+    """Makes a bench in a directory of its own, which is removed afterwards."""
     place = Path(tempfile.mkdtemp(prefix="fedray-damage-"))
     place.chmod(0o755)
     try:

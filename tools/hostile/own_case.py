@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name under which the object is registered."""
+        """Returns the name under which the object is registered."""
         return f"{self.kind}_{re.sub('[^a-z0-9]+', '_', self.title.lower())}".strip("_")
 
 
@@ -52,7 +52,7 @@ _COUNTS: list[list[int]] = []
 
 
 def count_calls() -> list[int]:
-    """A list with one entry for each call, which `forget_calls` empties."""
+    """Returns a list to which each call adds an entry. `forget_calls` empties it."""
     _COUNTS.append([])
     return _COUNTS[-1]
 
@@ -64,21 +64,21 @@ def forget_calls() -> None:
 
 
 def inputs(n: int = 72) -> Any:
-    """Features `[n, 4]`, always the same."""
+    """Returns features `[n, 4]`, always the same."""
     return np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32)
 
 
 def labels(n: int = 72) -> Any:
-    """Labels 0 to 2, `[n]`."""
+    """Returns labels 0 to 2, `[n]`."""
     return np.arange(n) % 3
 
 
 def good_data() -> Dataset:
-    """A data set with which nothing is wrong."""
+    """Returns a data set without any mistake."""
     x, y = inputs(), labels()
     return classification("good", Split(x[:48], y[:48]), Split(x[48:], y[48:]), ("a", "b", "c"))
 
 
 def good_model() -> nn.Module:
-    """A network with which nothing is wrong, and which is a user's own class of module."""
+    """Returns a network without any mistake."""
     return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))

@@ -27,12 +27,12 @@ def returning(value: Any) -> Callable[[], Any]:
 
 
 def changed(**fields: Any) -> Callable[[], Any]:
-    """The good data set with some fields replaced."""
+    """Returns a loader of the good data set with some fields replaced."""
     return lambda: good_data()._replace(**fields)
 
 
 def with_train(change: Callable[[Any, Any], tuple[Any, ...]]) -> Callable[[], Any]:
-    """The good data set with other training rows."""
+    """Returns a loader of the good data set with other training samples."""
 
     def load() -> Any:
         data = good_data()
@@ -42,7 +42,7 @@ def with_train(change: Callable[[Any, Any], tuple[Any, ...]]) -> Callable[[], An
 
 
 def made(train_x: Any, train_y: Any) -> Callable[[], Any]:
-    """A data set made by `classification` from these training rows."""
+    """Returns a loader of a data set that `classification` makes from these training samples."""
 
     def load() -> Any:
         return classification("mine", Split(train_x, train_y), Split(inputs(24), labels(24)), ("a", "b", "c"))

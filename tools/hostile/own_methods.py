@@ -19,7 +19,7 @@ Setup = Callable[[Setting], Any]
 
 
 def with_phase(**fields: Any) -> Setup:
-    """Fed-ensemble with some fields of its phase replaced."""
+    """Returns a method: Fed-ensemble with some fields of its phase replaced."""
     return lambda setting: Method("mine", replace(federated(setting), **fields))
 
 
@@ -40,7 +40,7 @@ def with_server(**parts: Any) -> Setup:
 
 
 def with_step(change: Callable[[Any], Any]) -> Setup:
-    """A server whose next state is changed."""
+    """Returns a method with a changed server: `change` is applied to each next state."""
 
     def compose(setting: Setting) -> Method:
         phase = federated(setting)
@@ -52,7 +52,7 @@ def with_step(change: Callable[[Any], Any]) -> Setup:
 
 
 def with_memory(change: Callable[[dict[str, Any]], Any]) -> Setup:
-    """A server whose extra is changed in each step."""
+    """Returns a method with a changed server: `change` is applied to its `extra` in each step."""
 
     def compose(setting: Setting) -> Method:
         phase = federated(setting)
@@ -69,7 +69,7 @@ def with_memory(change: Callable[[dict[str, Any]], Any]) -> Setup:
 
 
 def with_plan(change: Callable[[Any], Any]) -> Setup:
-    """A schedule whose plan is changed."""
+    """Returns a method with a changed schedule: `change` is applied to its plan."""
 
     def compose(setting: Setting) -> Method:
         phase: Phase = federated(setting)
@@ -119,7 +119,7 @@ def take_nothing() -> Any:
 
 
 def later(round: int) -> Setup:
-    """A schedule that raises in one round."""
+    """Returns a method with a schedule that raises an error from one round on."""
 
     def compose(setting: Setting) -> Method:
         phase = federated(setting)

@@ -36,7 +36,7 @@ def in_training(change: Callable[[Tensor], Any]) -> Callable[[], nn.Module]:
 
 
 def in_evaluation(change: Callable[[Tensor], Any], rows: int = 9) -> Callable[[], nn.Module]:
-    """Wrong outside training, on more rows than a network is tried with."""
+    """Returns a factory of networks with wrong outputs in evaluation, if there are at least `rows` inputs."""
     return lambda: Mine(lambda module, out: change(out) if not module.training and len(out) >= rows else out)
 
 
@@ -66,7 +66,7 @@ def fail_backward(out: Tensor) -> Any:
 
 
 def made_of(change: Callable[[nn.Module], Any]) -> Callable[[], Any]:
-    """The good network after a change; a change that returns something returns it in place of the network."""
+    """Returns a factory that applies a change to the good network. What the change returns replaces the network."""
 
     def make() -> Any:
         module = good_model()
@@ -85,7 +85,7 @@ def filled(value: float) -> Callable[[], Any]:
 
 
 def call_number(number: int, make: Callable[[], Any]) -> Callable[[], Any]:
-    """A factory that is wrong from one call on."""
+    """Returns a factory that makes good networks first, and calls `make` from one call on."""
     calls = count_calls()
 
     def factory() -> Any:

@@ -36,7 +36,7 @@ CASES = [*DATA, *MODELS, *METHODS]
 
 
 def scenario_of(case: Case) -> dict[str, Any]:
-    """The small scenario with the keys of a case."""
+    """Returns the small scenario with the keys of a case."""
     return merge_keys(dict(SCENARIO), case.keys)
 
 
@@ -53,7 +53,7 @@ def register_case(case: Case) -> None:
 
 
 def named_scenario(case: Case) -> dict[str, Any]:
-    """The scenario that says the name of the object."""
+    """Returns a scenario that uses the object of a case by its name."""
     keys = merge_keys(scenario_of(case), {"data": {"name": "good_data"}, "model": {"name": "good_model"}})
     return merge_keys(keys, {case.kind: {"name": case.name}})
 
@@ -69,7 +69,7 @@ def run_objects(case: Case, out: Path) -> fedray.Run:
 
 
 def write_module(case: Case, folder: Path) -> tuple[Path, Path]:
-    """A module that registers the object of a case, and a scenario that says its name, for the command line."""
+    """Writes a module that registers the object of a case, and a scenario that uses it, for the command line."""
     forget_calls()
     module, scenario = folder / f"mine_{case.name}.py", folder / "scenario.yaml"
     module.write_text(
@@ -81,7 +81,7 @@ def write_module(case: Case, folder: Path) -> tuple[Path, Path]:
 
 
 def fits_case(case: Case, line: str) -> bool:
-    """Whether a line says what it must: one line, what is wrong, and the line of the user's code where they raised."""
+    """Returns whether a message is one line, says what is wrong, and names the line of the user's code that raised."""
     if case.says is None or "\n" in line or not re.search(case.says, line):
         return False
     return not case.is_raised or re.search(r"\(\S*own_\w+\.py:\d+\)", line) is not None
@@ -98,7 +98,7 @@ def find_fault(case: Case, out: Path) -> str:
 
 
 def find_fault_of_command(case: Case, folder: Path) -> str:
-    """The same of an object that is used by its name on the command line, in whose folder the program is."""
+    """Uses an object by its name on the command line. Returns what is wrong with the messages, or an empty text."""
     module, scenario = write_module(case, folder)
     with contextlib.chdir(folder):
         done = run_command("run", scenario, "--out", folder / "run", "--import", module.stem)
@@ -112,7 +112,7 @@ def find_fault_of_command(case: Case, folder: Path) -> str:
 
 
 def only_elsewhere(change: Callable[[Tensor], Any]) -> Callable[[], nn.Module]:
-    """A network that goes wrong in other processes than this one."""
+    """Returns a factory of networks that have wrong outputs only in other processes."""
     here = os.getpid()
     return lambda: Mine(lambda module, out: change(out) if os.getpid() != here and not module.training else out)
 
@@ -135,7 +135,7 @@ ON_RAY: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def find_fault_on_ray(name: str, out: Path) -> str:
-    """What is wrong with what an object says that goes wrong in an actor."""
+    """Runs an object that fails in an actor. Returns what is wrong with its message, or an empty text."""
     objects, says = ON_RAY[name]
     mine: dict[str, Any] = {"data": good_data(), "model": good_model} | objects
     try:

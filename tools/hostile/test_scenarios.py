@@ -47,7 +47,7 @@ Path_ = tuple[str, ...]
 
 
 def trees() -> list[dict[str, Any]]:
-    """Every shipped scenario and the methods of its cells, small, on data that are always there."""
+    """Returns every shipped scenario and the methods of its cells, made small, on data that are always available."""
     found = [{"data": {"name": "synthetic"}, "participation": {"per_round": 3}, "local": {"steps": 1}}]
     for path in sorted((ROOT / "scenarios").rglob("*.yaml")):
         tree = yaml.safe_load(path.read_text())
@@ -59,7 +59,7 @@ def trees() -> list[dict[str, Any]]:
 
 
 def keys() -> list[Path_]:
-    """Every key that a scenario can have."""
+    """Returns every key that a scenario can have."""
     of = [f"{section}.{key}" for section in section_types() for key in section_fields(section) if section != "table.*"]
     of += [
         f"{at}.{key}"
@@ -87,7 +87,7 @@ def put(tree: Any, path: Path_, value: Any) -> None:
 
 @st.composite
 def texts(draw: st.DrawFn, sources: list[dict[str, Any]], at: list[Path_]) -> str:
-    """The YAML of a source with one to four keys changed, and now and then some letters."""
+    """Draws a source's YAML in which one to four keys are changed, and sometimes some letters."""
     tree = copy.deepcopy(draw(st.sampled_from(sources)))
     for path in draw(st.lists(st.sampled_from(at), min_size=1, max_size=4)):
         put(tree, path, draw(VALUES | st.just(...)))
@@ -100,7 +100,7 @@ def texts(draw: st.DrawFn, sources: list[dict[str, Any]], at: list[Path_]) -> st
 
 @pytest.fixture(autouse=True)
 def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little memory, no data files, and no report."""
+    """Gives tests little memory, no data files, and no report."""
     without_report(monkeypatch)
     monkeypatch.setattr(memory, "read_machine_memory", lambda: MEMORY)
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "nowhere"))
@@ -111,7 +111,7 @@ def scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=500, suppress_health_check=list(HealthCheck), derandomize=True, database=None, deadline=None)
 @given(texts(TREES, KEYS))
 def test_an_odd_scenario_is_read_or_is_refused_with_one_line(text: str) -> None:
-    """What is read survives YAML, and its tiers add up to its clients."""
+    """Checks also that a scenario that is read survives YAML, and that its tiers add up to its clients."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "odd.yaml"
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -135,7 +135,7 @@ PLAIN = (dict, list, str, int, float, bool, type(None))
 
 
 def read(text: str) -> object:
-    """The value, or the line that says what is wrong."""
+    """Returns the value of a YAML text, or the line that says what is wrong."""
     try:
         return parse_yaml(text)
     except BadInput as error:
