@@ -15,13 +15,14 @@ from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
-from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns
+from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, require_columns, tell_unseen
 from fedray.data.partition import find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset, subtract
 from fedray.files.layout import find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The forms of a user's data, and the readers of these forms. An object is read by the first form in `FORMS` that
@@ -232,6 +233,8 @@ def read_inputs(data: Dataset, x: Any) -> Array:
     """
     if is_frame(x):
         return _encode_table(data, as_frame(x))
+    if data.table and not (arrays.is_array(x) or isinstance(x, list | tuple)):
+        raise BadInput(f"x is {name_type(x)}: give a pandas, polars or pyarrow table, or an array of its inputs")
     values = arrays.as_array(x, "x")
     if values.dtype.kind not in "iufb":
         tokens = f"the tokens [n, {data.input_shape[0]}] of your tokenizer, short texts filled up with 0 at the end"
@@ -264,7 +267,10 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
-    x = encode_inputs(frame, TableColumns([], inputs, categories, False, None, {}), data.origin)
+    columns = TableColumns([], inputs, categories, False, None, {})
+    for remark in tell_unseen(frame, columns, "x"):
+        warn_user(remark, FedrayWarning)
+    x = encode_inputs(frame, columns, data.origin)
     return x if data.means is None else np.where(np.isnan(x), data.means, x)
 
 

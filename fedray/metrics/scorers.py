@@ -123,7 +123,7 @@ class SampleMetric(NamedTuple):
         Raises:
             BadInput: scikit-learn's metric is for a different task.
         """
-        y = np.tile(np.arange(max(2, classes)), 2)
+        y = np.tile(np.arange(classes or 2), 2)
         told: Any = 0.5 * np.eye(classes)[y] + 0.5 / classes if classes else y + 0.5
         try:
             for_targets = self.function is None and "regression" in _find_scorer(self.name, 0)._score_func.__module__

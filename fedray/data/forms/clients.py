@@ -329,7 +329,7 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
         name: Name of the data set.
 
     Raises:
-        BadInput: A client has no rows, or lacks a column of the first client.
+        BadInput: A client has no rows, or lacks an input or the target.
 
     Example:
         >>> import pandas as pd
@@ -346,15 +346,14 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     ]
     names, sizes = list(clients), [len(frame) for frame in frames]
     refuse_empty(sizes, names)
-    first = list(frames[0])
-    column = CLIENT if CLIENT not in first else "client of the row"
     for frame, client in zip(frames, names, strict=True):
         frame.attrs["file"] = f"client {client}"
-        tables.require_columns(frame, first)
-    whole = pd.concat([frame if list(frame) == first else frame[first] for frame in frames], ignore_index=True)
+    whole = pd.concat(frames, ignore_index=True)
+    column = CLIENT if CLIENT not in whole else "client of the row"
     whole[column] = np.repeat(np.arange(len(frames)), sizes)
     whole.attrs["file"] = "the table of all clients"
-    return _name_groups(tables.build_table(whole, None, reading._replace(group=column), name), column, names)
+    data = tables.build_table(whole, None, reading._replace(group=column), name, parts=frames)
+    return _name_groups(data, column, names)
 
 
 def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:

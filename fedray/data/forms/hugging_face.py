@@ -85,7 +85,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     refuse_idle(reading, OPTIONS, "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other = None if test is None else _scalar_frame(test, name)
-    data = build_table(frame, other, reading, name, _class_names(train, target))
+    data = build_table(frame, other, reading, name, names=_class_names(train, target))
     return data._replace(remarks=(*remarks, *data.remarks))
 
 

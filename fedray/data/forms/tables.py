@@ -196,15 +196,20 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
         BadInput: Values are missing, and `missing` does not allow this.
     """
     require_columns(frame, columns.used, key)
-    out, found = np.zeros(len(frame), dtype=bool), []
+    out, found = np.zeros(len(frame), dtype=bool), {}
     for column in columns.used:
         gaps = frame[column].isna().to_numpy(dtype=bool)
         if missing == "drop":
             out |= gaps
         elif gaps.any() and (missing == "refuse" or column not in columns.inputs):
-            found.append(f"{column} ({gaps.sum()})")
+            found[column] = gaps.sum()
     if found:
-        raise BadInput(f"{key}: values are missing in {', '.join(found)[:400]}: {REMEDY}")
+        remedy = REMEDY
+        if needed := [column for column in found if column not in columns.inputs]:
+            without = " or ".join(needed)
+            remedy = f"take rows without {without} out, or write data.missing: drop (also of rows with missing inputs)"
+        counts = ", ".join(f"{column} ({number})" for column, number in found.items())
+        raise BadInput(f"{key}: values are missing in {counts[:400]}: {remedy}")
     return out
 
 
@@ -244,7 +249,7 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 #
 # Numbers and booleans become inputs unchanged. A category becomes one 0-1 input for each value (one-hot, in
 # alphabetical order). The 0-1 inputs are not standardized. For a value that is not in the training table, all 0-1
-# inputs of the category are 0.
+# inputs of the category are 0. `tell_unseen` tells the user about such values.
 
 
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
@@ -300,12 +305,37 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
     return tuple(name for part in named for name in part)
 
 
+def tell_unseen(frame: Any, columns: TableColumns, key: str) -> tuple[str, ...]:
+    """Returns a remark for each category with values that are not in the training table.
+
+    Example:
+        >>> import pandas as pd
+        >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, {})
+        >>> tell_unseen(pd.DataFrame({"city": ["Rome", "ROME"]}), columns, "x")
+        ("x: column city: 1 of 2 rows have values unseen in training, such as 'ROME', read as none of Oslo, Rome",)
+    """
+    told = []
+    for column, values in columns.categories.items():
+        text = _as_text(frame[column])
+        unseen = text[_number_values(text, values) < 0]
+        if len(unseen):
+            told.append(
+                f"{key}: column {column}: {len(unseen)} of {len(text)} rows have values unseen in training, such as "
+                f"{unseen.iloc[0][:40]!r}, read as none of {', '.join(values)[:200]}"
+            )
+    return tuple(told)
+
+
 def _number_values(column: Any, values: list[str]) -> Array:
     """Returns for each of n rows the position of its value in `values`, `[n]`. An unknown value gets -1."""
     import pandas as pd
 
-    text = column.astype(object).where(column.notna(), GAP).map(str)
-    return np.asarray(pd.Categorical(text, categories=values).codes, dtype=np.int64)
+    return np.asarray(pd.Index(values).get_indexer(_as_text(column)), dtype=np.int64)
+
+
+def _as_text(column: Any) -> Any:
+    """Converts each value of a category to text. A missing value becomes `GAP`."""
+    return column.astype(object).where(column.notna(), GAP).map(str)
 
 
 def _as_numbers(column: Any) -> Array:
@@ -425,7 +455,13 @@ def read_table(frame: Any, reading: ReadOptions) -> Dataset:
 
 
 def build_table(
-    frame: Any, other: Any, reading: ReadOptions, name: str = "table", names: Sequence[str] = ()
+    frame: Any,
+    other: Any,
+    reading: ReadOptions,
+    name: str = "table",
+    *,
+    names: Sequence[str] = (),
+    parts: Sequence[Any] = (),
 ) -> Dataset:
     """Converts a table of numbers and categories to a data set.
 
@@ -435,6 +471,7 @@ def build_table(
         reading: The options for reading.
         name: Name of the data set.
         names: Names of the classes, if the target column holds indices of classes. Otherwise it is empty.
+        parts: The tables that were joined to `frame`. Each of them must have all inputs and targets.
 
     Raises:
         BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
@@ -453,6 +490,8 @@ def build_table(
     task = "classification" if names else reading.task
     how: dict[str, Any] = {"exclude": exclude, "key": reading.input_key}
     columns = choose_columns(frame, targets, inputs or None, reading.group, task, **how)
+    for part in parts:
+        require_columns(part, [*columns.targets, *columns.inputs])
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
@@ -491,7 +530,8 @@ def _read_part(
     kept = keep_columns(frame, columns.inputs)
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
-    return RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
+    raw = RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
+    return raw if first is None else raw._replace(remarks=tell_unseen(frame, columns, key))
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
