@@ -3,7 +3,7 @@
 Breaks are drawn by a seed from the syntax trees of the package: a sign, a comparison, an off-by-one, a constant, a
 dropped term, swapped arguments, the address of a random draw, a condition. Each is tried in a copy of the repository:
 first the test files of its own name, then those that name it, those of its room, all. What nobody notices is printed as
-SURVIVED: it is equivalent, or a test is missing.
+SURVIVED: it is equivalent, or a test is missing. What was shown to be equivalent is a row of `equivalent.yaml`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("bench", "cli", "report")  # rooms whose numbers are not results
@@ -136,6 +138,15 @@ def _change(path: Path, node: ast.expr, new: ast.expr, kind: str) -> Break | Non
     return None if same else Break(str(path.relative_to(ROOT)), node.lineno, kind, old, said[1:-1], text)
 
 
+def read_equivalent() -> dict[tuple[str, str], str]:
+    """Why breaks are equivalent, by file and broken line; ends the tool where a line is no longer there."""
+    rows = yaml.safe_load(Path(__file__).with_name("equivalent.yaml").read_text())
+    gone = [row for row in rows if row["line"] not in map(str.strip, (ROOT / row["file"]).read_text().splitlines())]
+    if gone:
+        sys.exit(f"equivalent.yaml: {gone[0]['file']} has no such line any more, remove the row: {gone[0]['line']}")
+    return {(row["file"], row["becomes"]): row["reason"] for row in rows}
+
+
 def list_stages(file: str) -> list[tuple[str, list[str]]]:
     """Returns the tests to run, nearest first: cases of a method, same name, naming the file, same room, all."""
     path = Path(file)
@@ -192,6 +203,7 @@ def main(say: Callable[[str], object] = print) -> int:
     parser.add_argument("--list", action="store_true", help="only show them")
     given = parser.parse_args()
     breaks, survived, undecided = draw_breaks(given.number, given.seed, given.room), 0, 0
+    known, same = read_equivalent(), 0
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "fedray"
         if not given.list:
@@ -201,14 +213,17 @@ def main(say: Callable[[str], object] = print) -> int:
         for number, made in list(enumerate(breaks, 1))[given.first - 1 :]:
             began = time.monotonic()
             say(f"{number} {made.file}:{made.line} {made.kind}: {made.old} -> {made.new}")
-            if not given.list:
+            if reason := known.get((made.file, made.text.splitlines()[made.line - 1].strip())):
+                same += 1
+                say(f"    equivalent: {reason}")
+            elif not given.list:
                 noticed = find_notice(made, home, given.limit)
                 survived, undecided = survived + (not noticed), undecided + noticed.startswith("UNDECIDED")
                 say(f"    {noticed or 'SURVIVED'} ({time.monotonic() - began:.0f} s)")
     if not given.list:
         tried = given.number - given.first + 1
-        said = f"{survived} survived, {undecided} are undecided"
-        say(f"{tried - survived - undecided} of {tried} breaks were noticed, {said}")
+        said = f"{same} are equivalent, {survived} survived, {undecided} are undecided"
+        say(f"{tried - same - survived - undecided} of {tried} breaks were noticed, {said}")
     return survived
 
 
