@@ -26,7 +26,7 @@ def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cr
 
 
 def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
-    """A convolution network; without parts a small one on `[2, 6, 6]`."""
+    """Returns a convolutional network of these parts. Without parts it is a small one on `[2, 6, 6]`."""
     made = parts or (
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
         nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
@@ -132,7 +132,7 @@ def make_block(
 
 
 def full_batches(net: Net, size: int, lanes: list[int], dtype: torch.dtype = torch.float32) -> block.Block:
-    """Twelve steps of clients with `size` rows each, which the kernel reads; samples that weigh unequally."""
+    """Returns twelve full-batch steps of clients with `size` samples each. The samples have unequal weights."""
     who, steps, inputs = np.array(lanes), np.full(len(lanes), FULL.steps), net.layout.shapes[0][1]
     draw = torch.Generator().manual_seed(size)
     x, y = torch.randn(8 * size, inputs, generator=draw), torch.randint(net.outputs, (8 * size,), generator=draw)

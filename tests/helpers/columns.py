@@ -14,7 +14,7 @@ NARROW = {"partition"}  # whose numbers are as narrow as they can be
 
 
 def find_column(table: str, name: str) -> Column | None:
-    """A column of a table, or a score in `rounds`; None where the catalogue does not have it."""
+    """Returns a column of a table, or a score in `rounds`. Returns None if the catalog does not have it."""
     found = COLUMNS[table].get(name)
     return describe_score(name) if found is None and table == "rounds" else found
 
@@ -35,7 +35,7 @@ def find_uncatalogued(tables: Mapping[str, pa.Schema]) -> list[str]:
 
 
 def columns_markdown() -> str:
-    """All tables as Markdown, for `docs/reference/run_directory.md`."""
+    """Returns all tables as Markdown, for `docs/reference/run_directory.md`."""
     parts = []
     for table, columns in list_table_columns().items():
         rows = [f"| `{name}` | {one.kind} | {one.unit} | {one.text} |" for name, one in columns.items()]

@@ -27,7 +27,7 @@ def write_run(
     pictures: bool = True,
     lift: float = 0.0,
 ) -> Path:
-    """A run directory as the recorder leaves it: two tiers, the first fifth of the clients trains all models."""
+    """Writes a run directory as a run with two tiers leaves it. The first fifth of the clients trains all models."""
     rng = np.random.default_rng([clients, models, replicates, int(regression)])
     out.mkdir(parents=True)
     name = "rmse" if regression else "accuracy"

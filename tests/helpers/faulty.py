@@ -36,7 +36,7 @@ class Poisoned(nn.Module):
 
 
 def marked_images(n: int = 240, clients: int = 6) -> Dataset:
-    """Small images of three classes, dealt to natural clients; those of one hold a pixel of 255."""
+    """Returns small images of three classes with natural clients. Those of one client have a pixel of 255."""
     x, y = draw_pictures(n)
     group, half = np.arange(n) // 3 % clients, 2 * n // 3
     x[:half][group[:half] == POISONED, :, 0, 0] = 255

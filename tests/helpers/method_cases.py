@@ -201,7 +201,7 @@ CASES |= {name: {"method": {"name": name}} for name in METHOD_SPECS if name not 
 
 
 def changed(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The base with a change, section by section; a partition or data set of another name starts empty."""
+    """Changes the base section by section. A partition or data set of another name starts empty."""
     out = dict(base)
     for key, value in change.items():
         old = out.get(key)
@@ -225,7 +225,7 @@ _UNREAD = {  # keys of the base that cannot act in a case, and are refused there
 
 
 def make_case(name: str) -> dict[str, Any]:
-    """The keys of a case."""
+    """Returns the keys of a case."""
     keys = copy.deepcopy(changed(BASE, CASES[name]))
     for key in _UNREAD.get(name, ()):
         section, _, last = key.rpartition(".")

@@ -41,14 +41,14 @@ class Apply(nn.Module):
 
 
 def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
-    """A module of its own in evaluation mode, with the parameters `[d]` and the counters `[c]` of one model."""
+    """Returns a new module in evaluation mode, with the parameters `[d]` and the counters `[c]` of one model."""
     module = copy.deepcopy(net.module)
     module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
     return module.eval()
 
 
 def ask_modules(study: Study, x: Tensor, rows: Tensor, net: Net | None = None) -> Tensor:
-    """Outputs `[K, n, ...]` of plain modules with these rows `[K, d]` for inputs as the data have them."""
+    """Returns outputs `[K, n, ...]` of plain modules with the parameters `rows` `[K, d]`. `x` is not yet normalized."""
     inputs = study.shards.normalize(x[None], torch.tensor([0]))[0]
     with torch.no_grad():
         return torch.stack([load_module(net or study.net, row)(inputs) for row in rows])
@@ -68,10 +68,10 @@ class Residual(nn.Module):
 
 
 def normed() -> nn.Module:
-    """What is mapped over lanes."""
+    """Returns a network that is mapped over lanes."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, 10))
 
 
 def dropping() -> nn.Module:
-    """What trains one lane after another: batch statistics, and a dropout."""
+    """Returns a network that trains one lane after another: it has batch statistics and dropout."""
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.2), nn.Flatten(), nn.Linear(72, 10))

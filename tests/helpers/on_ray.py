@@ -47,7 +47,7 @@ KNOWN: dict[str, tuple[str, str]] = {}
 
 
 def inline(*changes: dict[str, Any]) -> tuple[str, str]:
-    """The hashes of the inline runtime, computed once a scenario."""
+    """Returns the hashes of the inline runtime, computed once for each scenario."""
     key = repr(changes)
     if key not in KNOWN:
         KNOWN[key] = hashes(run(*changes, runtime="inline"))
@@ -56,7 +56,7 @@ def inline(*changes: dict[str, Any]) -> tuple[str, str]:
 
 @contextmanager
 def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
-    """A Ray cluster on this machine, to which this process is connected while the block runs.
+    """Starts a Ray cluster on this machine, to which this process is connected while the block runs.
 
     Args:
         cpus: CPUs of each node; the n-th one also has 8 of a resource `node{n}`.

@@ -15,7 +15,7 @@ from fedray.scenario import names as methods
 
 
 def _tables() -> list[dict[Any, Any]]:
-    """Where names are kept."""
+    """Returns the tables of registered names."""
     return [names._OWN, catalogue._SOURCES, networks._BUILDERS, own_partition._FUNCTIONS, methods.OWN_SPECS]
 
 

@@ -22,17 +22,17 @@ CELL = re.compile(r"^```\{code-cell\}[^\n]*\n(.*?)^```$\n?", re.M | re.S)
 
 
 def find_blocks(text: str) -> list[tuple[str, str]]:
-    """The fenced blocks of a page, as kind and body."""
+    """Returns the fenced blocks of a page, as kind and body."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.M | re.S)
 
 
 def find_cells(text: str) -> list[str]:
-    """The code cells of a text notebook, without their tags."""
+    """Returns the code cells of a text notebook, without their tags."""
     return [re.sub(r"^:.*\n", "", cell, flags=re.M) for cell in CELL.findall(text)]
 
 
 def reader_environment() -> dict[str, str]:
-    """The variables of a reader who has installed fedray from this checkout."""
+    """Returns the environment variables of a reader who has installed fedray from this checkout."""
     paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
 
@@ -58,7 +58,7 @@ def run_shell(body: str, folder: Path) -> None:
 
 
 def find_names(word: str, folder: Path) -> list[str]:
-    """The files that a word with a star names, as a shell finds them; other words are themselves."""
+    """Returns the files that match a word with a star, as in a shell, or else the word itself."""
     found = sorted(str(path.relative_to(folder)) for path in folder.glob(word)) if "*" in word else []
     return found or [word]
 
@@ -96,5 +96,5 @@ def run_notebook(text: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def compile_cell(cell: str) -> ast.Module:
-    """The cell as Python; a line for the shell is none."""
+    """Parses a cell as Python, without its shell lines."""
     return ast.parse("\n".join("" if line.startswith("!") else line for line in cell.splitlines()))

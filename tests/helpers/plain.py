@@ -40,12 +40,12 @@ SOME: dict[str, Any] = {
 
 
 def deal_unevenly(labels: IntArray, _clients: int, draw: np.random.Generator, _options: Any) -> list[IntArray]:
-    """Rows at random, as many for each client as `SIZES` says."""
+    """Deals samples at random. Each client gets the number that `SIZES` gives."""
     return [np.sort(one) for one in np.split(draw.permutation(len(labels)), np.cumsum(SIZES)[:-1])]
 
 
 def make_blobs() -> Dataset:
-    """Three classes that overlap, whose inputs have another mean and deviation each."""
+    """Returns three overlapping classes. Each input has its own mean and deviation."""
     draw, n = np.random.default_rng(3), sum(SIZES)
     y = draw.integers(CLASSES, size=n + 30)
     x = (draw.normal(size=(n + 30, INPUTS)) + 1.5 * np.eye(INPUTS)[y] + np.arange(INPUTS)).astype(np.float32)
@@ -60,11 +60,11 @@ class Training(NamedTuple):
     private: dict[str, Tensor]  # what clients keep at the end
 
     def models(self, world: int) -> Tensor:
-        """The last models of a world, `[K, d]`."""
+        """Returns the last models of a world, `[K, d]`."""
         return self.states[-1].models.view(self.study.worlds, -1, self.study.net.layout.d)[world]
 
     def kept(self, name: str, world: int) -> dict[tuple[int, int], Tensor]:
-        """The private vectors of a world, by client and model."""
+        """Returns the private vectors of a world, by client and model."""
         keys = self.private[f"{name}/keys"].tolist()
         return {(i, m): row for (w, i, m), row in zip(keys, self.private[f"{name}/rows"], strict=True) if w == world}
 
@@ -94,23 +94,23 @@ class Client(NamedTuple):
 
     @property
     def size(self) -> int:
-        """n, its training rows."""
+        """Returns n, the number of training samples."""
         return len(self.y)
 
     def draw(self, step: int) -> Tensor:
-        """The standard normal numbers of a step, `[p]`."""
+        """Draws the standard normal numbers of a step, `[p]`."""
         return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(self.key, -1), step), P))
 
 
 def rows_of(study: Study, world: int, client: int) -> tuple[Tensor, Tensor]:
-    """The training rows of a client: inputs `[n, 4]` float64 and classes `[n]`."""
+    """Returns the training samples of a client: inputs `[n, 4]` float64 and classes `[n]`."""
     fetched, where = study.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0, : fetched.size[0]]
     return study.shards.normalize(fetched.x[rows][None], where)[0].double(), fetched.labels(rows, 0)
 
 
 def participants(done: Training, world: int, t: int) -> list[Client]:
-    """Who trains which model in a round, without clients that have no rows."""
+    """Returns which client trains which model in a round. Clients without samples are left out."""
     plan = done.study.method.phase.schedule(t, done.states[t])
     here = [(int(i), int(m)) for i, m, w in zip(*plan, strict=True) if w == world]
     found = []
@@ -125,30 +125,30 @@ def participants(done: Training, world: int, t: int) -> list[Client]:
 
 
 def deal(key: rng.Keys, n: int, epochs: int = EPOCHS) -> list[IntArray]:
-    """The batches of a local training, each epoch in an order of its own."""
+    """Returns the batches of a local training. Each epoch has its own order."""
     orders = [np.argsort(rng.bits(rng.fresh(key, epoch), n), kind="stable") for epoch in range(epochs)]
     return [order[a : a + BATCH] for order in orders for a in range(0, n, BATCH)]
 
 
 def ask(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of the network with the weights `[p]`, and the inputs of its last layer."""
+    """Returns the network's logits with the weights `[p]`, and the inputs of its last layer."""
     first, bias, last, other = w.split_with_sizes([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES])
     hidden = (x.flatten(1) @ first.view(HIDDEN, INPUTS).T + bias).relu()
     return hidden @ last.view(CLASSES, HIDDEN).T + other, hidden
 
 
 def lose(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Mean cross entropy."""
+    """Returns the mean cross entropy."""
     return cross_entropy(ask(w, x)[0], y)
 
 
 def slope(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """The gradient of a function of the weights."""
+    """Returns the gradient of a function of the weights."""
     here = at.detach().clone().requires_grad_()
     return torch.autograd.grad(loss(here), here)[0]
 
 
 def mean_by_size(clients: Sequence[Client], each: Sequence[Tensor]) -> Tensor:
-    """The mean of what clients send, weighted by their rows."""
+    """Returns the mean of the clients' uploads, weighted by numbers of samples."""
     total = sum(one.size for one in clients)
     return torch.stack([one.size / total * sent for one, sent in zip(clients, each, strict=True)]).sum(0)

@@ -11,7 +11,7 @@ from fedray.core.errors import BadInput
 
 
 def is_missing(error: BadInput) -> bool:
-    """Whether it says that files of a data set are not here, and not that anything else is wrong."""
+    """Returns whether an error says that files of a data set are missing, and nothing else."""
     return "FEDRAY_DATA" in str(error)
 
 

@@ -16,7 +16,7 @@ NUMBERS = re.compile(r'<script type="application/json" id="numbers">([^<>&]*)</s
 
 
 def remove_scripts(page: str) -> str:
-    """The page without its script and its numbers; fails where it holds any other script."""
+    """Returns the page without its script and its numbers. Fails if it has any other script."""
     from fedray.report.page import read_script
 
     own = read_script()

@@ -48,7 +48,7 @@ CLOCK = ("wall_seconds",)  # columns that differ between two runs of one scenari
 
 
 def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The small scenario with changes, section by section."""
+    """Returns the small scenario with changes, section by section."""
     out = copy.deepcopy(SCENARIO)
     for change in changes:
         out = merge_keys(out, change)
@@ -56,12 +56,12 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The small scenario with a method and what it needs, spelled out."""
+    """Returns the resolved small scenario of a method, with the keys that the method needs."""
     return spell_out(scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes))
 
 
 def spell_out(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """The resolved scenario, which may hold keys that its method does not read; as it is where it is bad input."""
+    """Returns the resolved scenario, also with keys that its method does not read. Bad input is returned as it is."""
     try:
         return to_plain(read_scenario(keys, explicit=False))
     except BadInput:
@@ -69,13 +69,13 @@ def spell_out(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows(table: Any, *without: str) -> list[dict[str, Any]]:
-    """A table as rows, in an order that does not depend on how it was written."""
+    """Returns the rows of a table, in an order that does not depend on how it was written."""
     kept = table.drop_columns([name for name in (*CLOCK, *without) if name in table.column_names])
     return sorted(kept.to_pylist(), key=repr)
 
 
 def copy_run(run: fedray.Run, to: Path, last_round: int | None) -> Path:
-    """A run directory as it was when the process died after its checkpoint of `last_round` (None: before the first)."""
+    """Copies a run directory as if the process had died after the checkpoint of `last_round` (None: before any)."""
     shutil.copytree(run.path, to)
     for path in (to / "checkpoints").iterdir():
         if last_round is None or int(path.name[6:]) > last_round:
@@ -86,13 +86,13 @@ def copy_run(run: fedray.Run, to: Path, last_round: int | None) -> Path:
 
 
 def models(done: Any) -> Tensor:
-    """The final models of a run, or of a training, `[M, d]`."""
+    """Returns the final models of a run, or of a training, `[M, d]`."""
     found: Tensor = done.progress.state.models
     return found
 
 
 def run_quietly(keys: Mapping[str, Any], data: Any, **more: Any) -> fedray.Run:
-    """A run on data of one's own, without what is said of them."""
+    """Runs a scenario on the given data, without warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fedray.run(keys, data=data, **more)
@@ -119,7 +119,7 @@ def run_command(*arguments: str | Path) -> CommandResult:
 
 
 def list_states(study: Study, rounds: int, runtime: Any = None) -> tuple[list[State], Inline]:
-    """The states before each round and behind the last, and the runtime that holds the clients: this process."""
+    """Returns the states before each round and after the last, and the runtime that holds the clients."""
     runtime, progress = runtime or Inline(study), begin_progress(study, study.method.phase)
     states = [progress.state]
     for _ in range(rounds):
@@ -130,7 +130,7 @@ def list_states(study: Study, rounds: int, runtime: Any = None) -> tuple[list[St
 
 
 def train_rounds(study: Study, rounds: int) -> tuple[State, Inline]:
-    """The state after some rounds, and the runtime."""
+    """Returns the state after some rounds, and the runtime."""
     states, runtime = list_states(study, rounds)
     return states[-1], runtime
 

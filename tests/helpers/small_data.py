@@ -21,7 +21,7 @@ def draw_pictures(n: int) -> tuple[Any, IntArray]:
 
 
 def pictures(n: int = 240) -> Dataset:
-    """Two thirds of them are training rows."""
+    """Returns small pictures. Two thirds of them are training samples."""
     (x, y), half = draw_pictures(n), 2 * n // 3
     return classification("pictures", Split(x[:half], y[:half]), Split(x[half:], y[half:]), ("a", "b", "c"))
 
@@ -40,14 +40,14 @@ class Pairs(torch.utils.data.Dataset[tuple[Any, int]]):
 
 
 def write_table(path: Path, invert: bool) -> None:
-    """A table of 120 rows whose label follows from its first column; inverted, the labels change and nothing else."""
+    """Writes a table of 120 rows with labels that follow from the first column. `invert` swaps the labels only."""
     rows = np.random.default_rng(0).normal(size=(120, 3))
     lines = [f"{a:.4f},{b:.4f},{'yes' if (a > 0) != invert else 'no'}" for a, b, _ in rows]
     path.write_text("\n".join(["a,b,label", *lines]) + "\n")
 
 
 def numbers(x: np.ndarray, y: np.ndarray, owner: IntArray, test: Split | None = None) -> Dataset:
-    """A regression of natural clients, which is not standardized; the first four rows are test rows, too."""
+    """Returns a regression of natural clients, not standardized. The first four samples are test samples, too."""
     train = Split(x.astype(np.float32), y.astype(np.float32), owner)
     zero, one = np.zeros((1, x.shape[1]), np.float32), np.ones((1, x.shape[1]), np.float32)
     test = Split(train.x[:4], train.y[:4]) if test is None else test
@@ -65,9 +65,10 @@ LINEAR: dict[str, Any] = {  # a scenario of such data
 
 
 def lines(same: bool = False) -> Dataset:
-    """Three clients with the corners of a rectangle, or several times: their mean is 0, and they do not correlate.
+    """Returns three clients with the corners of rectangles as inputs: their mean is 0, and they do not correlate.
 
-    Each client has a rectangle of its own and as many rows as no other one, or all have the same ones; targets differ.
+    Each client has a rectangle and a number of samples of its own. If `same` is true, all clients have the same inputs.
+    The targets differ.
     """
     generator = np.random.default_rng(0)
     corners = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)

@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("folds", [{}, WITHIN], ids=["client", "within"])
 
 
 def table(owner: np.ndarray | None = None, change: np.ndarray | None = None) -> Dataset:
-    """Three blobs over four natural clients; rows in `change` are moved and mislabelled, and the statistics stay."""
+    """Returns three blobs over four natural clients. Samples in `change` are moved and get wrong labels."""
     numbers, n = np.random.default_rng(0), CLIENTS * EACH
     y = np.arange(n) % CLASSES
     x = (numbers.normal(size=(n, 5)) + 2.0 * np.eye(5)[y]).astype(np.float32)
@@ -52,13 +52,13 @@ def study(*changes: dict[str, Any], data: Dataset | None = None) -> Study:
 
 
 def bases_after(made: Study, rounds: int = 3) -> list[torch.Tensor]:
-    """The sub models of each base, `[F, x, d]`."""
+    """Returns the sub models of each base, `[F, x, d]`."""
     state, _ = train_rounds(made, rounds)
     return [read_part(state, part).models.view(part.folds, part.models, -1) for part in made.parts[:-1]]
 
 
 def features(made: Study, state: State) -> np.ndarray:
-    """The features of every client of the first world, `[N * EACH, n * C]`."""
+    """Returns the features of every client of the first world, `[N * EACH, n * C]`."""
     parts = Inline(made).worker.parts
     assert isinstance(parts, StackWorkers)
     parts._use_state(state)
@@ -66,14 +66,14 @@ def features(made: Study, state: State) -> np.ndarray:
 
 
 def rows_in(part: Part, fold: int) -> np.ndarray:
-    """The rows of a fold of the first world, in the order of the clients."""
+    """Returns the samples of a fold of the first world, in the order of the clients."""
     shards = part.study.shards
     assert isinstance(shards, LeaveOutShards)
     return np.concatenate([c * EACH + np.flatnonzero(shards.fold_of(0, c, EACH) == fold) for c in range(CLIENTS)])
 
 
 def seen_rows(part: Part, made: Study, fold: int) -> set[int]:
-    """The rows that any job of a sub model of this fold reads in its training."""
+    """Returns the samples that any job of a sub model of this fold reads in its training."""
     plan = made.method.phase.schedule(0, None)
     for one, _, own in ((s.part, s.jobs, s.plan) for s in split_plan(made.parts, plan)):
         if one is part:

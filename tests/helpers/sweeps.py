@@ -22,7 +22,7 @@ LR = {"type": "float", "low": 0.01, "high": 1.0, "log": True}
 
 
 def sweep(space: dict[str, Any], **keys: Any) -> dict[str, Any]:
-    """A sweep of BASE."""
+    """Returns a sweep of BASE."""
     return {"scenario": BASE, "space": space, "objectives": ["accuracy"], "trials": 4, **keys}
 
 
@@ -33,11 +33,11 @@ def run(found: dict[str, Any], out: Path, **options: Any) -> tuple[dict[str, Any
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    """The rows of trials.parquet."""
+    """Returns the rows of trials.parquet."""
     found: list[dict[str, Any]] = pq.read_table(out / "trials.parquet").to_pylist()
     return found
 
 
 def list_outcomes(found: list[dict[str, Any]]) -> list[Any]:
-    """What a sweep found: number, state, values, params of every trial."""
+    """Returns what a sweep found: number, state, values and params of every trial."""
     return [(row["number"], row["state"], row["values"], row["params"]) for row in found]

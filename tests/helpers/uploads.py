@@ -13,7 +13,7 @@ from fedray.core.types import State, Uploads
 
 
 def send(delta: Tensor, **columns: Any) -> Uploads:
-    """Row j is client j's change of model 0 of world 0, of tier 0 and one sample, but for these columns."""
+    """Returns uploads. Row j is client j's change of model 0 of world 0, with tier 0 and one sample by default."""
     jobs = np.arange(len(delta))
     usual = {"client": jobs, "model": 0 * jobs, "world": 0 * jobs, "tier": 0 * jobs, "size": 0 * jobs + 1}
     given = {name: np.array(one) if isinstance(one, list) else one for name, one in columns.items()}
@@ -21,17 +21,17 @@ def send(delta: Tensor, **columns: Any) -> Uploads:
 
 
 def take(uploads: Uploads, rows: Any) -> Uploads:
-    """Some of the uploads."""
+    """Returns some of the uploads."""
     columns = uploads._asdict().items()
     return uploads._replace(**{name: one[rows] for name, one in columns if one is not None and name != "own"})
 
 
 def begin(server: Server, models: Tensor) -> State:
-    """The state of a server whose models `[M, d]` these are."""
+    """Returns the state of a server that begins with these models `[M, d]`."""
     return State(models, torch.zeros(len(models), 0, dtype=torch.int64), server.init(models))
 
 
 def step(server: Server, uploads: Uploads, models: Tensor | None = None) -> Tensor:
-    """The models after a first round, `[M, d]`; before it there was one of zeros unless others are given."""
+    """Returns the models after a first round, `[M, d]`. They begin at `models`, or with one model of zeros."""
     start = torch.zeros(1, uploads.delta.shape[1]) if models is None else models
     return server.step(begin(server, start), server.reduce(uploads), 0).models

@@ -101,7 +101,7 @@ LONG: dict[str, Any] = {"rounds": 300, "evaluate": {"every": 150}, "checkpoint":
 def test_three_nodes_of_which_one_is_killed_and_one_joins_give_the_bits_of_one_process(
     three: Any, tmp_path: Path
 ) -> None:
-    """What clients keep to themselves (FedDyn's corrections) moves with them."""
+    """Checks also that private vectors of clients (FedDyn's corrections) move with them."""
     want, out = hashes(fedray.run(scenario(PRIVATE, LONG))), tmp_path / "run"
     with ThreadPoolExecutor(1) as beside:  # nodes are started from the main thread only
         done = beside.submit(fedray.run, scenario(PRIVATE, LONG), runtime="ray", out=out)

@@ -44,7 +44,7 @@ def count_workers() -> list[int]:
 
 
 def test_trials_share_a_cluster_that_holds_one_of_them_at_a_time(tmp_path: Path) -> None:
-    """Three CPUs each on two nodes of two: three are asked for at once, one of whose processes is killed."""
+    """Asks for three trials of three CPUs each at once, on two nodes of two, and kills a process of one."""
     found = sweep({"local.lr": [0.1, 0.2, 0.3]}, jobs=3, **KEYS)
     want = run({**found, "overrides": {}, "jobs": 1}, tmp_path / "inline")[1]
     with ThreadPoolExecutor(1) as beside:
