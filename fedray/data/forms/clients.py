@@ -9,7 +9,7 @@ Example:
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ def describe_thing(thing: Any) -> str:
 def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
     """Converts any object that `read_raw_parts` can read to a data set."""
     train, held = read_raw_parts(thing, reading)
+    _refuse_orders([train, held])
     name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
     return make_dataset(name, train, held, reading)
 
@@ -81,7 +82,7 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
     if not is_pair(pair):
         raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
     x, y = pair
-    features = tuple(map(str, x.columns)) if tables.is_frame(x) and "pandas.DataFrame" in list_classes(x) else ()
+    features = tuple(map(str, x.columns)) if list_classes(x) & {"pandas.DataFrame", "polars.DataFrame"} else ()
     if (
         isinstance(x, list | tuple)
         and any(isinstance(text, str) for text in x)
@@ -96,6 +97,14 @@ def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
             refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
             inputs = as_inputs(array, f"{where}: x")
     return RawRows(inputs, as_array(y, f"{where}: y"), features=features)
+
+
+def _refuse_orders(parts: Iterable[RawRows | None]) -> None:
+    """Refuses tables of inputs with different columns or orders of columns, because inputs are joined by position."""
+    orders = list(dict.fromkeys(part.features for part in parts if part is not None and part.features))
+    if len(orders) > 1:
+        one, other = (", ".join(names)[:200] for names in orders[:2])
+        raise BadInput(f"data: one table of inputs has the columns {one}, but another {other}: give all in one order")
 
 
 def is_pair(thing: Any) -> bool:
@@ -275,6 +284,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
+    _refuse_orders(part for pair in parts for part in pair)
     train = join_client_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
