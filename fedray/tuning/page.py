@@ -96,7 +96,7 @@ def scale_values(objective: SweepObjective, values: Sequence[float]) -> tuple[Fl
 def format_cell_value(objective: SweepObjective, value: float) -> str:
     """Formats the value of an objective with its unit."""
     counted = objective.axis if objective.kind == "reach" else objective.metric
-    if not math.isfinite(value):
+    if objective.kind == "reach" and not math.isfinite(value):
         return "not reached"
     if counted.endswith(BYTES):
         return text.format_bytes(value)
@@ -198,7 +198,8 @@ def figure_pareto(view: View) -> Figure | None:
 
 def figure_curves(view: View) -> Figure | None:
     """Draws the metric of the objective that `pick_course` chooses, over the rounds of every training."""
-    if not view.curves:
+    late = np.array([value for r, v in view.curves.values() for value in v[(r >= 0.1 * r[-1]) & np.isfinite(v)]])
+    if not len(late):
         return None
     objective = pick_course(view.objectives)
     pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
@@ -220,8 +221,7 @@ def figure_curves(view: View) -> Figure | None:
     pictures.use_whole_numbers(axes.xaxis)
     if text.is_share(objective.metric):
         pictures.use_percent(axes.yaxis)
-    late = np.concatenate([v[r >= 0.1 * r[-1]] for r, v in view.curves.values()])
-    low, high = float(np.nanmin(late)), float(np.nanmax(late))
+    low, high = float(late.min()), float(late.max())
     axes.set_ylim(low - 0.05 * (high - low) - 1e-9, high + 0.05 * (high - low) + 1e-9)
     return figure
 
@@ -320,7 +320,7 @@ def figure_slices(view: View, i: int) -> Figure | None:
 MOST_CELLS = 4000  # rows of the table of trials
 CURVES = 200  # trainings whose curves are drawn: the best ones
 TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
-UNMET = "did not reach a target in every replicate and fold"
+UNMET = "did not reach a target or a finite value in every replicate and fold"
 
 
 def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any], target: Path) -> None:
@@ -402,7 +402,7 @@ def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArr
     metric = pick_course(objectives).metric
     worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)
-    if any(metric not in row for rows in worlds for row in rows):
+    if any(row.get(metric) is None for rows in worlds for row in rows):
         return None
     values = np.mean([[float(row[metric]) for row in rows[:short]] for rows in worlds], axis=0)
     return np.array([float(row["round"]) for row in worlds[0][:short]]), values
@@ -464,7 +464,8 @@ def _notes(view: View) -> list[str]:
 def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     best, names = summary["winners"][0], [name_objective(objective) for objective in view.objectives]
     names[0] = f"best {names[0]}" if len(names) == 1 else name_winner(view.objectives)
-    values = [format_cell_value(objective, best["values"][objective.name]) for objective in view.objectives]
+    found = next(trial.values for trial in view.trials if trial.number == best["number"])  # JSON has no infinity
+    values = [format_cell_value(objective, value) for objective, value in zip(view.objectives, found, strict=True)]
     cards = [Card(name, value, f"held out, trial {best['number']}") for name, value in zip(names, values, strict=True)]
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
-from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest
+from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest, warn_user
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
@@ -65,6 +65,12 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
             optuna_study.trial_note(trial)["error"] for trial in trials if "error" in optuna_study.trial_note(trial)
         ]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
+    complete = [trial.values for trial in trials if trial.state == TrialState.COMPLETE]
+    if len(complete) > 1 and all(values == complete[0] for values in complete):
+        warn_user(
+            f"all {len(complete)} trials have equal values, so that the first wins: choose other objectives or a wider "
+            "space, or raise data.hold_out"
+        )
     summary = {**count_trials(state, trials), "winners": [_describe_winner(state, trial) for trial in winners]}
     if len(state.sweep.objectives) > 1:
         summary["first_winner"] = name_winner(state.sweep.objectives)

@@ -52,8 +52,12 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}
     missed = optuna.trial.create_trial(value=np.inf, params={"local.lr": 0.5}, distributions=space)
     view = view._replace(objectives=wanted, trials=[missed], done=[])
-    assert page._notes(view)[0].startswith("1 of the trials did not reach a target in every replicate and fold: ")
-    assert page._list_trials(view)[1][1][0][-1] == "did not reach a target in every replicate and fold"
+    assert page._notes(view)[0].startswith(
+        "1 of the trials did not reach a target or a finite value in every replicate and fold: "
+    )
+    assert (
+        page._list_trials(view)[1][1][0][-1] == "did not reach a target or a finite value in every replicate and fold"
+    )
 
 
 def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
@@ -63,3 +67,7 @@ def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> N
     assert figure is not None and figure.axes[0].get_ylabel() == "held-out accuracy"
     alone = page.figure_curves(view._replace(objectives=objectives[:1]))
     assert alone is not None and alone.axes[0].get_ylabel() == "uplink"
+    wide = {2: (np.arange(3.0), np.array([np.inf, 0.5, np.nan])), 3: (np.arange(3.0), np.full(3, np.inf))}
+    drawn = page.figure_curves(view._replace(curves=wide))
+    assert drawn is not None and drawn.axes[0].get_ylim() == pytest.approx((0.5, 0.5), abs=1e-6)
+    assert page.figure_curves(view._replace(curves={3: wide[3]})) is None
