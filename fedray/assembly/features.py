@@ -24,7 +24,7 @@ from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_number_table
 from fedray.methods.setting import Setting
-from fedray.metrics.conformal import ConformalRule, choose_ranks, find_pooled_rank
+from fedray.metrics.conformal import ConformalRule, suffices
 from fedray.models.nets import build_net
 from fedray.scenario.names import UNKNOWN, method_spec_of
 from fedray.scenario.options import CLASSIFIERS
@@ -403,7 +403,7 @@ def make_rule(keys: ConformalKeys, classes: int, data: str) -> ConformalRule:
     return ConformalRule(keys.alpha, score, keys.quantile, keys.penalty, keys.k_reg)
 
 
-def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) -> None:
+def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float, *, halved: bool = False) -> None:
     """Raises an error if alpha is too small for the number of held-out samples.
 
     With such an alpha, all conformal sets of some world (a seed and a fold) would contain every label.
@@ -412,24 +412,22 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float) ->
         rule: The rule that makes conformal sets.
         shards: The clients' data.
         hold_out: `data.hold_out`, for the message.
+        halved: Whether only every second held-out sample of a client gives the threshold, as in a sweep.
 
     Raises:
         BadInput: Too few samples are held out.
     """
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
-        each = tuple(size for size in sizes if size)
-        rows, clients = sum(each), len(each)
-        if rule.quantile == "qq":
-            enough = choose_ranks(each, rule.alpha).r <= clients
-        else:
-            enough = find_pooled_rank(rule.alpha, rows, clients) <= rows
-        if not enough:
+        sizes = [-(-size // 2) for size in sizes] if halved else sizes
+        if not suffices(sizes, rule):
+            rows, clients = sum(sizes), int(np.count_nonzero(sizes))
             least = math.ceil(np.float64(1e4) * clients / (rows + clients)) / 1e4
             remedy = "raise it" if rule.quantile == "qq" else f"raise it to {least:g} at least"
             raise BadInput(
-                f"predict.conformal.alpha = {rule.alpha:g}, but {rows} rows withheld by {clients} clients are too few "
-                f"for it, so that every label would be in every set: {remedy}, or raise data.hold_out = {hold_out:g}"
+                f"predict.conformal.alpha = {rule.alpha:g}, but {rows} {'of the ' * halved}rows withheld by {clients} "
+                f"clients {'(a sweep scores the others) ' * halved}are too few for it, so that every label would be in "
+                f"every set: {remedy}, or raise data.hold_out = {hold_out:g}"
             )
 
 

@@ -51,7 +51,8 @@ def measure_sets(
 # ---------------------------------------------------------------------------------------------------------------------
 # Results of clients. Before thresholds are known, a client returns the scores of its true labels. With thresholds
 # it returns coverage and size of its sets. The metrics `hold_out_...`, which sweeps use, compute the threshold from
-# every second withheld sample of a client, and coverage and size from the other withheld samples.
+# every second withheld sample of a client, and coverage and size from the other withheld samples. They are left out if
+# that threshold needs more samples.
 
 
 class ClientSets(NamedTuple):
@@ -216,19 +217,19 @@ def _measure_world(
     `own` has for each split the results of clients with their own models.
     """
     withheld, scores = list_withheld(study, world), dict[str, Any]()
-    tested = np.concatenate([rows[1::2] for rows in withheld])
-    if len(tested):
+    tested, sizes = np.concatenate([rows[1::2] for rows in withheld]), [len(rows[::2]) for rows in withheld]
+    if len(tested) and conformal.suffices(sizes, rule):
         numbers, known, y = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
-        sizes = np.array([len(rows[::2]) for rows in withheld])
-        more = _summarize(study, conformal.Sets(*numbers[:, tested]), known, y[tested], sizes)[0]
+        more = _summarize(study, conformal.Sets(*numbers[:, tested]), known, y[tested], np.array(sizes))[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
     numbers, known, y = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
     more, clients = _summarize(study, conformal.Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
-    sent = found.whole.everybody.bytes + (
-        found.whole.known.bytes if own or answers.find_weights(study, world, measured) is not None else 0
-    )
+    sent = found.whole.everybody.bytes
+    weights, common = answers.find_weights(study, world, measured), measured.answer.weigh_present(world)
+    if own or not (weights is None or np.allclose(weights, 1 / weights.shape[1] if common is None else common)):
+        sent += found.whole.known.bytes
     scores |= more | {"conformal_bytes": float(sent), "conformal_threshold": found.whole.everybody.value}
     return scores, clients
 

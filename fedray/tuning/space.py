@@ -277,7 +277,7 @@ def judge_worlds(
     for objective in objectives:
         if objective.metric != BYTES and any(history[-1].get(objective.metric) is None for history in histories):
             raise FedrayError(
-                f"{objective.name} was not measured (one model, or no held-out rows?): raise method.models, or "
+                f"{objective.name} was not measured (one model, or too few held-out rows?): raise method.models, or "
                 "data.hold_out"
             )
         each = [compute_value(objective, history) for history in histories]

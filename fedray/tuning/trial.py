@@ -25,6 +25,7 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from fedray.assembly.features import check_withheld_rows
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
@@ -44,7 +45,7 @@ from fedray.scenario.shipped import count_last_phase, find_last_phase
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
-from fedray.tuning.space import Row, SweepObjective, enumerate_grid, judge_worlds
+from fedray.tuning.space import Row, SweepObjective, enumerate_grid, find_inference_keys, judge_worlds
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -234,6 +235,9 @@ def _train(job: TrialTask) -> OutcomeState:
     pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # earlier rounds have no scores of the method
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
+        rule = study.evaluation.conformal
+        if rule is not None and any("conformal" in find_inference_keys(o.metric) for o in job.objectives):
+            check_withheld_rows(rule, study.shards, job.scenario.data.hold_out, halved=True)
         score = make_evaluator(study, runtime, test=False)
 
         def evaluate(progress: Progress) -> list[dict[str, Any]]:

@@ -109,6 +109,15 @@ def test_sets_change_nothing_that_is_trained_or_sent(run: fedray.Run) -> None:
     assert (sent == 2 * 8 * held).all()  # a number a row, for everybody's answer and for the clients' own
 
 
+def test_clients_that_predict_alike_send_once_and_halves_with_too_few_rows_have_no_scores() -> None:
+    keys = scenario(SETS, {"method": {"name": "fedavg"}, "evaluate": {"personal": True}})
+    for alpha, scored in ((0.2, True), (0.1, False)):
+        run = fedray.run(keys, predict__conformal__alpha=alpha, report=False)
+        sizes = np.array([len(held_out_rows(run.study, 0)(client).rows) for client in range(6)])
+        assert run.metrics["conformal_bytes"] == 8 * sizes.sum() and 6 / (sizes.sum() + 6) <= alpha
+        assert ("hold_out_conformal_size" in run.metrics) == (6 / ((-(-sizes // 2)).sum() + 6) <= alpha) == scored
+
+
 @pytest.mark.parametrize("method", ["fedag", "ditto", "bayesian_linear", "deep_ensemble"])
 def test_intervals_of_a_regression_are_those_that_were_scored(method: str) -> None:
     keys = {"data": {"name": "cubic", "hold_out": 0.5}, "predict": {"conformal": {"alpha": 0.5}}}
