@@ -181,10 +181,10 @@ def share_labels(study: Study, world: int) -> FloatArray:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
-    A client with its own test samples is scored on these. Any other client is scored on the common test samples of its
-    classes. These samples are weighted, so that each class has the same share as among the client's training samples.
-    In a regression all common test samples count. If groups of clients have changed copies of the test samples, only
-    the copies of the client's group count.
+    If test samples belong to clients, a client is scored on its own, which may be none. Otherwise a client is scored on
+    the common test samples of its classes. These samples are weighted, so that each class has the same share as among
+    the client's training samples. In a regression all common test samples count. If groups of clients have changed
+    copies of the test samples, only the copies of the client's group count.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 

@@ -514,9 +514,9 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     if least := summary.get("least_covered"):
         name, share = least["class"], f"{least['share']:.4f}"
         lines.append(
-            f"The conformal sets{of} hold for all rows together, not for each class: {least['coverage']:.4f} of the "
+            f"The conformal sets{of} are for all rows together, not for each class: {least['coverage']:.4f} of the "
             f"rows of {name} ({share} of all) have it in their set. A smaller predict.conformal.alpha misses at most "
-            f"about alpha / {share} of them."
+            f"about alpha / {share} of them, if the test rows are like the withheld rows."
         )
     return lines
 
