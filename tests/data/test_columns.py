@@ -34,14 +34,10 @@ def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_witho
         ticket=[f"ticket {i}" for i in range(40)],
     )
     for _ in range(2):  # as read, and from the store
-        with pytest.warns(UserWarning, match="data: ") as said:
+        with pytest.warns(FedrayWarning) as said:
             data = open_dataset("table", None, options)
         assert data.features == ("a", "city=Oslo", "city=Rome", "code=7", "code=x", "code=y", "code=z", "smokes")
-        assert [str(one.message) for one in said] == [
-            "data: truth values, read as 0 and 1: smokes",
-            "data: text, read as categories (0 and 1 for each value): city, code",
-            "data: text of too many different values, no input (name it in data.features): ticket",
-        ]
+        assert [str(one.message).split(": ")[-1] for one in said] == ["smokes", "city, code", "ticket"]
     assert set(data.train.x[:, 1]) == {0.0, 1.0}
     assert data.shift[0, 1:7].tolist() == [0.0] * 6, "indicators are not standardized"
     with warnings.catch_warnings():
@@ -53,7 +49,6 @@ def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_witho
 
 NOISE = np.random.default_rng(0).normal(size=(200, 2))
 SORTED = pd.DataFrame({"a": NOISE[:, 0], "b": NOISE[:, 1], "kind": np.arange(200) // 100})  # by class, of noise
-INDEX = r"^data: no input, because it numbers the rows \(name it in data.{}\): "
 
 
 def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
@@ -78,10 +73,10 @@ def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
         polars.read_csv(tmp_path / "rows.csv"),
     ]
     for thing in forms:
-        with pytest.warns(FedrayWarning, match=INDEX.format("input")):
+        with pytest.warns(FedrayWarning):
             assert adapt(thing, target="kind").features == ("a", "b")
     options = {"path": str(tmp_path / "rows.csv"), "target": "kind"}
-    with pytest.warns(FedrayWarning, match=INDEX.format("features")):
+    with pytest.warns(FedrayWarning):
         data = open_dataset("table", None, options)
     assert data.features == ("a", "b")
     read_inputs(data, pd.read_csv(tmp_path / "rows.csv"))  # it is known, and not read

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 import fedray
 from fedray.assembly.study import build_study
+from fedray.core.errors import FedrayWarning
 from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
 from fedray.methods import Method, Setting, federated
 from fedray.models.net import compute_raw_outputs
@@ -86,7 +87,7 @@ def test_clients_that_cannot_say_are_left_out_like_others_that_fail() -> None:
     """Whose network raises on their rows: no loss is told, the job fails, and the others go on."""
     data = marked_images()
     keys = {**NATURAL, "method": {"name": "ifca", "models": 2}, "on_client_error": "skip", "runtime": "inline"}
-    with pytest.warns(UserWarning, match="1 jobs failed"):
+    with pytest.warns(FedrayWarning):
         done = fedray.run(keys, data=data, model=model_of("raises", data)).clients
     failed = [row["client"] for row in done.to_pylist() if row["status"] != "ok"]
     assert failed == [POISONED] and len(done) == 6

@@ -233,5 +233,5 @@ def test_time_and_bytes_to_accuracy_are_those_of_the_first_row_that_has_it() -> 
 
 def test_a_client_that_diverged_was_dropped_silently() -> None:
     """The largest entries of a delta full of NaN are none: the sparse uplink must not hide them."""
-    with pytest.raises(FedrayError, match="training diverged .* lower local.lr"):
+    with pytest.raises(FedrayError, match="diverged"):
         run(local__lr=1e30, compress={"kind": "topk"})

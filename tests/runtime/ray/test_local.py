@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import fedray
 from fedray.bench.rows import list_tree
 from fedray.core import sums as native
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -228,7 +228,7 @@ def test_a_client_that_fails_is_left_out_on_both_runtimes(how: str) -> None:
     data, found = marked_images(), []
     keys = {**NATURAL, "on_client_error": "skip", "client_timeout": 3.0, "clients": {"actors": 2}}
     for runtime in ("inline", "ray"):
-        with pytest.warns(UserWarning, match="left out"):
+        with pytest.warns(FedrayWarning):
             found.append(fedray.run(keys, runtime=runtime, data=data, model=model_of(how, data)))
     here, there = found
     assert hashes(here) == hashes(there)
