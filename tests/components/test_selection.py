@@ -27,7 +27,6 @@ from fedray.components.selection import (
     power_of_choice,
 )
 from fedray.core import rng
-from fedray.core.errors import FedrayError
 from fedray.core.types import Clients, FloatArray, IntArray, Plan, State, Tier
 from fedray.methods import Method, Setting, federated
 from fedray.scenario.loader import read_scenario
@@ -174,22 +173,6 @@ def test_own_rules_choose_deal_and_assign_and_are_passed_again_to_go_on(tmp_path
     assert {job["client"] for job in jobs} == {0, 1, 2} and {job["model"] for job in jobs} == {1}
     copy_run(run, tmp_path / "again", 2)
     assert fedray.resume(tmp_path / "again", **own).summary["state_hash"] == run.summary["state_hash"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "function", "message"),
-    [
-        ("partition", lambda _y, n, *_: [np.array([0])] * n, "row 0"),
-        ("schedule", lambda *_: lambda _now, drawn, *_: (drawn.slot, drawn.slot + 9), "participant .* and the model"),
-        ("schedule", lambda *_: lambda *_: ([0, 0], [1, 1]), "no job twice"),
-    ],
-)
-def test_own_rules_that_return_something_else_are_refused(kind: str, function: Any, message: str) -> None:
-    keys = scenario(PARTIAL)
-    if kind == "partition":
-        del keys["data"]["partition"]
-    with pytest.raises(FedrayError, match=message):
-        fedray.run(keys, **{kind: function})
 
 
 def test_oort_drew_by_the_slowness_of_clients_that_it_had_never_met() -> None:

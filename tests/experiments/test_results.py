@@ -34,7 +34,7 @@ def test_a_finished_run_has_a_checkpoint_and_no_error(run: fedray.Run) -> None:
     opened = fedray.Run.from_path(str(run.path))
     assert opened.checkpoint == run.path / "checkpoints" / "round-000003"
     assert opened.error is None and opened.metrics == run.metrics
-    with pytest.raises(BadInput, match="is no run directory"):
+    with pytest.raises(BadInput):
         fedray.Run.from_path(run.path.parent)
 
 
