@@ -11,13 +11,13 @@ import torch
 from fedray.assembly.registry import check_code
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer, Compressed, Local, Method, Phase, Piece
-from fedray.core.sums import Counts, ExactSum, Kept, Largest
-from fedray.core.types import Clients, FloatArray, Plan, State, Uploads
+from fedray.core.sums import Counts, ExactSum, Kept, Largest, add_stats
+from fedray.core.types import Clients, FloatArray, Plan, State, Stats, Uploads
 from fedray.features.correction import Correction
 from fedray.features.measure import ClientSums, Measure
 from fedray.features.stacking import Stack
 from fedray.methods.setting import Setting
-from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_changed, mark
+from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_alike, is_changed, mark
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -510,14 +510,41 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     }
     check_fields(where, server, "server.")
     check_fields(where, compress, "compress.")
+    served = _hold(server, where, serves, "server.")
+    served["reduce"] = check_halves(where, served["reduce"])
     held: dict[str, Any] = {
         **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
         "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
         # a user's own function expects tensors in main memory
-        "server": server._replace(**_hold(server, where, serves, "server."), on_device=False),
+        "server": server._replace(**served, on_device=False),
         "compress": compress._replace(**_hold(compress, where, sends, "compress."), on_device=False),
     }
     return watch_shared(replace(phase, **held), where)
+
+
+def check_halves(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Uploads], Stats]:
+    """Returns `Server.reduce` with a check that its statistics add up. `where` is the name of the method in messages.
+
+    The uploads of a round come in blocks, whose statistics are added. So the first call for several uploads is compared
+    with the sum of two calls, each for one half of them.
+    """
+    tried: list[bool] = []
+
+    def call(uploads: Uploads) -> Stats:
+        jobs = np.arange(len(uploads.client))
+        halves = [] if tried or len(jobs) < 2 else [uploads.take(half) for half in np.array_split(jobs, 2)]
+        found, total = reduce(uploads), Stats()
+        for half in halves:
+            add_stats(total, reduce(half))
+        if halves and not is_alike(found, total):
+            raise BadInput(
+                f"{where}: server.reduce of some uploads is not the sum of its results for their two halves, but the "
+                "uploads of a round come in blocks: add up in reduce, and divide in server.step"
+            )
+        tried.extend([True] * len(halves))
+        return found
+
+    return call
 
 
 def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:

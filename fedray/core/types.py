@@ -308,6 +308,12 @@ class Uploads(NamedTuple):
     columns: Tensor | None = None
     losses: FloatArray | None = None
 
+    def take(self, index: IntArray) -> Uploads:
+        """Returns a copy of the uploads of some jobs. `index` are the indexes of these jobs, `[n]`."""
+        each: dict[str, Any] = {name: value for name, value in self._asdict().items() if value is not None}
+        each |= {name: value[index] for name, value in each.items() if name not in ("own", "columns")}
+        return self._replace(**each | {"own": {name: value[index] for name, value in self.own.items()}})
+
 
 class State(NamedTuple):
     """Everything that the server stores. There are M models: K models in each world (seed and fold).

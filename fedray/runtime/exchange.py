@@ -65,6 +65,10 @@ TrainJobs = Callable[[IntArray], tuple[Stats, Tensor]]  # indexes in the plan `[
 Tracebacks = dict[int, str]  # index of a job in the plan -> its traceback
 
 
+class BlockFailed(Exception):
+    """A function of the server or of the compression failed for a block of uploads. No client is the cause."""
+
+
 def try_jobs(
     train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray, *, atom: int = 1
 ) -> tuple[list[TrainedBlock], Tracebacks]:
@@ -81,7 +85,8 @@ def try_jobs(
         The blocks that were trained, and the tracebacks of the jobs that failed.
 
     Raises:
-        FedrayError: A job failed, and `skip` is False. The message names the job.
+        FedrayError: A job failed, and `skip` is False. The message names the job. Or a function of the server or of the
+            compression failed.
 
     Example:
         >>> def train(jobs):
@@ -95,6 +100,8 @@ def try_jobs(
     try:
         return [TrainedBlock(index, *train(index))], {}
     except Exception as error:
+        if isinstance(error, BlockFailed) and error.__cause__ is not None:
+            raise error.__cause__ from None  # a smaller block might hide it
         if isinstance(error, Diverged) and not skip:
             raise  # its message names the clients
         if len(index) <= atom:

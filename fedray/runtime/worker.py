@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
-from fedray.core.errors import Overflow
+from fedray.core.errors import FedrayError, Overflow
 from fedray.core.method import JobRows, Local, Phase
 from fedray.core.sums import add_stats, check_finite, map_arrays
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
@@ -343,6 +343,8 @@ class Worker:
             stats = phase.server.reduce(received if jobs.flight is None else exchange.to_groups(received, jobs.flight))
         except Overflow as overflow:
             raise exchange.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
+        except FedrayError as error:
+            raise exchange.BlockFailed from error
         for name, value in {**uploads.own, **sent.own}.items():
             self.private.write(name, plan, value)
         return stats
