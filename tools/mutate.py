@@ -115,7 +115,9 @@ def draw_breaks(number: int, seed: int, rooms: list[str]) -> list[Break]:
             for kind, new in list_changes(node):
                 every.setdefault(kind, []).append((path, node, new))
     found: list[Break] = []
-    while len(found) < number:
+    for _ in range(100 * number):  # a small room has fewer breaks than are asked for
+        if len(found) == number:
+            break
         kind = draw.choice(sorted(every))
         path, node, new = draw.choice(every[kind])
         made = _change(path, node, copy.deepcopy(new), kind)
@@ -139,7 +141,7 @@ def _change(path: Path, node: ast.expr, new: ast.expr, kind: str) -> Break | Non
 
 
 def read_equivalent() -> dict[tuple[str, str], str]:
-    """Why breaks are equivalent, by file and broken line; ends the tool where a line is no longer there."""
+    """Reads why breaks are equivalent, by file and broken line. Ends the tool if such a line is no longer there."""
     rows = yaml.safe_load(Path(__file__).with_name("equivalent.yaml").read_text())
     gone = [row for row in rows if row["line"] not in map(str.strip, (ROOT / row["file"]).read_text().splitlines())]
     if gone:

@@ -453,19 +453,7 @@ def build_shards(
     copies = shifts if shifts is not None and shifts.copies else None
     settings = PartitionSettings(name, options, clients, own, dealt, copies if pooled is None else None)
     folds = folds or [0]
-    number = len(data.folds) or 1
-    if unseen is not None and (data.folds or data.population):
-        what = "has folds with test rows of their own" if data.folds else "makes rows client by client"
-        raise BadInput(f"data.test_clients = {_show(unseen.wanted)}, but {data.name} {what}: leave it out")
-    if unseen is None and not data.folds and not len(data.test.y):
-        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
-        raise BadInput(f"data {data.name}: test has no rows, so nothing can be scored: {remedy}")
-    if unseen is None and (bad := [f for f in folds if not 0 <= f < number]):
-        raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
-    made = data.population
-    if made and (name not in ("iid", "natural") or (name == "iid" and (made.per_client or made.spread))):
-        hint = "leave it out, and use data.per_client and data.spread for the differences between clients"
-        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
+    _check_data(data, name, folds, unseen)
     found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else partition.is_partitioner(own)
     if clients is None and (data.population or copies is not None or not found_there):
         raise BadInput("clients.number is missing: give the number of clients")
@@ -475,8 +463,8 @@ def build_shards(
         return GeneratedShards(data, data.population, clients or 0, seeds, **aside, label_noise=noise, owners=owners)
     worlds, original = list(product(seeds, folds)), data
     data = data if copies is None else copy_rows(data, copies)
-    if dealt is None and unseen is not None and pooled is not None:
-        alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
+    alone = pooled and pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
+    if dealt is None and unseen is not None and alone is not None:
         whole = _pool(_deal(data, alone, worlds, unseen=unseen))
         dealt = _set_rows_aside(worlds, whole, hold_out=hold_out, server=server)
     found = dealt or _deal(data, settings, worlds, hold_out=hold_out, server=server, unseen=unseen)
@@ -485,18 +473,32 @@ def build_shards(
         groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
     tested = (data, [fold for _, fold in worlds]) if unseen is None else _leave_out(data, worlds, found.test)
     shards = StoredShards(*tested, found, groups=groups, original=original)
-    if noise is not None or shifts is not None:
-        owned, each = found.owned, [seed for seed, _ in worlds]
-        if pooled is not None:  # shifts and wrong labels follow from the clients before pooling
-            alone = pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
-            owned = _deal(data, alone, worlds).owned
-        if shifts is not None:
-            shards.shift(shifts, each, owned)
-        if noise is not None:
-            shards.mislabel(noise, each, owned)
+    owned, each = found.owned, [seed for seed, _ in worlds]
+    if alone is not None and (noise is not None or shifts is not None):
+        owned = _deal(data, alone, worlds).owned  # shifts and wrong labels follow from the clients before pooling
+    if shifts is not None:
+        shards.shift(shifts, each, owned)
+    if noise is not None:
+        shards.mislabel(noise, each, owned)
     if name == "domain" and own is None and pooled is None:
         shards.cluster_by(_partition_values(data, name, options))
     return shards
+
+
+def _check_data(data: Dataset, name: str, folds: list[int], unseen: TestClients | None) -> None:
+    """Raises `BadInput` if the data set has no such fold or no test samples, or does not fit the partition `name`."""
+    number, made = len(data.folds) or 1, data.population
+    if unseen is not None and (data.folds or made):
+        what = "has folds with test rows of their own" if data.folds else "makes rows client by client"
+        raise BadInput(f"data.test_clients = {_show(unseen.wanted)}, but {data.name} {what}: leave it out")
+    if unseen is None and not data.folds and not len(data.test.y):
+        remedy = "give some, or data=(x, y), of which a fifth is kept for it"
+        raise BadInput(f"data {data.name}: test has no rows, so nothing can be scored: {remedy}")
+    if unseen is None and (bad := [f for f in folds if not 0 <= f < number]):
+        raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
+    if made and (name not in ("iid", "natural") or (name == "iid" and (made.per_client or made.spread))):
+        hint = "leave it out, and use data.per_client and data.spread for the differences between clients"
+        raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
