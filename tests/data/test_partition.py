@@ -505,13 +505,14 @@ def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients()
 # -- Labels are counted as the clients hold them
 
 
-def test_a_client_with_flipped_labels_holds_the_next_classes() -> None:
-    partition = {"name": "dirichlet", "alpha": 0.3, "flipped": 0.5}
+def test_a_client_with_flipped_labels_holds_the_next_classes_and_one_with_noisy_labels_others() -> None:
+    partition = {"name": "dirichlet", "alpha": 0.3, "flipped": 0.5, "noisy": 0.25}
     keys = {"clients": 4, "data": {"name": "digits", "limit": 200, "hold_out": 0.2, "partition": partition}}
     shards = build_study(read_scenario({**keys, "replicates": 2})).shards
+    kinds = []
     for world in range(2):
         true, held = shards.label_counts(world), count_held_labels(shards, world)
-        rolled = [np.array_equal(held[i], np.roll(true[i], 1)) for i in range(4)]
-        same = [np.array_equal(held[i], true[i]) for i in range(4)]
-        assert sorted(rolled) == sorted(same) == [False, False, True, True]
-        assert rolled == [not one for one in same]
+        rolled, same = ((held == other).all(1) for other in (np.roll(true, 1, axis=1), true))
+        kinds.append((rolled - 1 * same).tolist())
+        assert np.array_equal(held.sum(1), true.sum(1)) and sorted(kinds[world]) == [-1, 0, 1, 1]
+    assert kinds[0] != kinds[1], "others in another replicate"

@@ -28,8 +28,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_cuda_adds_in_one_order_and_computes_in_float32_unless_a_scenario_says_tf32() -> None:
-    """A process may train one after another; determinism stays in each."""
+@pytest.mark.parametrize("everywhere", [None, "tf32", "ieee"])
+def test_cuda_adds_in_one_order_and_computes_in_float32_unless_a_scenario_says_tf32(
+    everywhere: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may train one after another, and a user's module may set all of torch's backends."""
+    if everywhere and hasattr(torch.backends, "fp32_precision"):
+        monkeypatch.setattr(torch.backends, "fp32_precision", everywhere)
     torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.benchmark = True
     scenarios: list[tuple[dict[str, Any], bool]] = [({}, False), ({"tf32": True}, True), ({"tf32": False}, False)]
     for more, wanted in scenarios:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,13 @@ import torch
 from method_cases import make_case
 
 from fedray.assembly.study import build_study
+from fedray.core import rng
+from fedray.core.method import Augmentation, Local
+from fedray.core.types import Plan
+from fedray.data.shifts import AUGMENTATIONS
 from fedray.runtime import worker as module
 from fedray.runtime.stacking import make_worker
-from fedray.runtime.worker import RowsOnDevice
+from fedray.runtime.worker import RowsOnDevice, deal_data
 from fedray.scenario.loader import read_scenario
 
 
@@ -41,6 +46,17 @@ def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: RowsOnDev
     x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
     assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
     assert elsewhere.place(x[:249], y)[0].device.type == "meta"
+
+
+def test_a_users_augmentation_reads_main_memory_and_fedrays_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "count_free_bytes", lambda _device: 1 << 30)
+    study, one = build_study(read_scenario(make_case("fedavg"), explicit=False)), np.ones(1, np.int64)
+    more: dict[str, Any] = {"key": rng.keys(0, "test", one), "rows_on_device": RowsOnDevice(torch.device("meta"))}
+    own = Augmentation(lambda x, _y: x, "batch", "own")
+    for rules, device in (((AUGMENTATIONS["flip"],), "meta"), ((AUGMENTATIONS["flip"], own), "cpu")):
+        plan, local = Plan(one, 0 * one, 0 * one), Local(augment=rules)
+        dealt = deal_data(study, plan, 4 * one, one, local=local, move=lambda x: x, **more)
+        assert dealt.read(0, 1)[0].device.type == device
 
 
 def test_the_parts_of_a_stack_share_the_copies_of_their_rows() -> None:

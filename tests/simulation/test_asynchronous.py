@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import copy_run
 
 import fedray
 from fedray.assembly.registry import UserObjects
@@ -279,10 +280,14 @@ def test_a_client_may_be_in_one_buffer_twice_and_a_median_counts_both() -> None:
     assert jobs["client"].to_pylist()[:3] == [1, 1, 1] and jobs["status"].to_pylist() == ["ok"] * 6
 
 
-def test_evaluation_follows_the_virtual_clock() -> None:
-    seconds = run("fedavg", 30, MODES["buffered"], **SPREAD, evaluate={"every_seconds": 0.1}).rounds["sim_seconds"]
-    whole = [int(at // 0.1) for at in seconds.to_pylist()]
-    assert len(set(whole[:-1])) == len(whole[:-1]) > 3  # the last row is there in any case
+def test_evaluation_follows_the_virtual_clock_and_only_then_a_rule_is_asked(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"stop": {"metric": "nll", "patience": 1}, "checkpoint": {"every": 1, "keep": 99}}
+    whole = run("fedavg", 30, MODES["buffered"], **SPREAD, **keys, evaluate={"every_seconds": 0.1})
+    ticks = [int(at // 0.1) for at in whole.rounds["sim_seconds"].to_pylist()]
+    assert len(set(ticks[:-1])) == len(ticks[:-1]) > 3  # the last row is there in any case
+    measured = whole.rounds["round"].to_pylist()
+    between = next(t for t in range(measured[1], measured[-1]) if t not in measured)
+    assert fedray.resume(copy_run(whole, tmp_path / "left", between)).rounds["round"].to_pylist() == measured
 
 
 def test_memory_does_not_grow_with_server_steps(monkeypatch: pytest.MonkeyPatch) -> None:

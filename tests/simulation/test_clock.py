@@ -29,12 +29,6 @@ EVERYBODY_COUNTS = CountingRule()
 START: Any = {"seeds": np.arange(3), "t": 0, "now": np.zeros(3)}  # of three worlds
 
 
-def plan_of(*jobs: tuple[int, int], world: int = 0) -> Plan:
-    """Jobs (client, model) of one world."""
-    client, model = np.array(jobs, dtype=np.int64).T
-    return Plan(client, model, np.full(len(jobs), world))
-
-
 def everyone(clients: Clients, worlds: int = 1) -> Plan:
     """Each client trains model 0."""
     who = np.tile(np.arange(clients.number), worlds)
@@ -151,7 +145,7 @@ def test_over_commitment_and_deadlines_say_who_counts(
 
 
 def test_all_jobs_of_a_client_share_its_status() -> None:
-    got = time_plan(plan_of((0, 0), (0, 1), (0, 2), (1, 0)), rule=CountingRule((1, 1)))
+    got = time_plan(Plan(*np.array([[0, 0, 0, 1], [0, 1, 2, 0], [0, 0, 0, 0]])), rule=CountingRule((1, 1)))
     assert got.status.tolist() == [LATE, LATE, LATE, OK]
 
 
@@ -275,17 +269,8 @@ def test_the_example_of_the_documentation() -> None:
     assert at[3600.0] == [3600, 0, 0, 0]
     assert at[7300.0] == [0, 0, 0, 0]
     assert at[20000.0] == [np.inf, 0, 0, 0]
-    page = (EXAMPLE.parent / "traces.md").read_text()
+    page = EXAMPLE.with_name("traces.md").read_text()
     assert all(f"`{name}`" in page for name in EXAMPLE.read_text().splitlines()[0].split(","))
-
-
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "how-to"
-
-
-def write(path: Path, **columns: Any) -> Path:
-    pd.DataFrame(columns).to_csv(path, index=False)
-    return path
 
 
 @given(st.floats(0, 1e6), st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=4))
@@ -304,14 +289,14 @@ def test_windows_that_repeat_are_met_after_the_waiting_time_and_a_period_later(
 
 
 def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "trace.csv",
-        client=[0, 0, 1, 1, 2],
-        link_from=[0, 60, 10, 20, None],
-        period=[100, 100, None, None, None],
-        uplink=[100, 10, 5, 6, 50],
-        latency=[0.0, 0.2, None, 1.0, None],
-    )
+    trace: dict[str, Any] = {
+        "client": [0, 0, 1, 1, 2],
+        "link_from": [0, 60, 10, 20, None],
+        "period": [100, 100, None, None, None],
+        "uplink": [100, 10, 5, 6, 50],
+        "latency": [0.0, 0.2, None, 1.0, None],
+    }
+    pd.DataFrame(trace).to_parquet(path := tmp_path / "trace.parquet")
     devices, who = clock.read_trace(FOUR, path), np.arange(4)
 
     def at(name: str, now: float) -> list[float]:
@@ -322,12 +307,16 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
     assert at("uplink", 130) == [100, 6, 50, 7]
     assert at("latency", 0) == [0, 0.5, 0.5, 0.5]
     assert at("latency", 165) == [0.2, 1.0, 0.5, 0.5]
+    plan, zero = Plan(*np.zeros((3, 1), int)), np.zeros(1, int)
+    costs = JobCosts(zero + 1, zero + 100, zero)  # 100 bytes up, in a round that starts at 0 or at 65 s
+    times = [clock.time_round(devices, EVERYBODY_COUNTS, plan, costs, seeds=zero, t=0, now=zero + s) for s in (0, 65)]
+    assert np.diff([time.job[0] for time in times]) == pytest.approx(100 / 10 - 100 / 100 + 2 * 0.2)
 
 
 def test_phones_have_the_published_medians_and_a_tenfold_spread_and_are_drawn_at_their_address() -> None:
     many = Clients((Tier("phone", 40_001, uplink=5.0),))
     one, two, other = (clock.make_profile("phones", many, seed) for seed in (1, 1, 2))
-    page = (DOCS / "traces.md").read_text()
+    page = EXAMPLE.with_name("traces.md").read_text()
     for name, law in clock.PROFILES["phones"].items():
         values = one.figure(name, np.arange(40_001))
         assert np.isclose(np.median(values), law.median, rtol=0.03)

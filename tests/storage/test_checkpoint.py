@@ -36,14 +36,14 @@ def progress(round: int, scale: float = 1.0) -> Progress:
     state = State(models, torch.arange(4)[:, None], extra)
     up, down = rng.integers(0, 2**40, 2), rng.integers(0, 2**40, 2)
     metrics = [{"accuracy": rng.random(), "nll": float("nan"), "member_accuracy": [0.1, 1 / 3]} for _ in range(2)]
-    return Progress(round, state, up, down, rng.random(2) * 1e5, 1.25, metrics)
+    return Progress(round, state, up, down, rng.random(2) * 1e5, 1.25, metrics, failed=round % 7)
 
 
 def same(one: Progress, other: Progress) -> bool:
     def bits(p: Progress) -> list[object]:
         tensors = [p.state.models, p.state.counters, *(p.state.extra[name] for name in sorted(p.state.extra))]
         arrays = [p.up_bytes, p.down_bytes, p.sim_seconds, *(tensor.numpy() for tensor in tensors)]
-        return [p.round, p.wall_seconds, repr(p.metrics), *(a.tobytes() for a in arrays)]
+        return [p.round, p.wall_seconds, p.failed, repr(p.metrics), *(a.tobytes() for a in arrays)]
 
     return bits(one) == bits(other)
 

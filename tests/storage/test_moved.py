@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small import rows, scenario
+from sweeps import sweep
 
 import fedray
 from fedray.core.errors import FedrayError
+from fedray.experiments.table import run_table
 from fedray.files.plain import write_atomically
+from fedray.scenario.loader import read_scenario
+from fedray.tuning.tune import run_sweep
 
 
 def replace(out: Path) -> None:
@@ -40,6 +46,30 @@ def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, ac
         resumed = fedray.resume(tmp_path / "elsewhere")
         assert resumed.summary["state_hash"] == whole.summary["state_hash"]
         assert [row["round"] for row in rows(resumed.rounds)] == [0, 1, 2, 3, 4]
+
+
+TABLE: dict[str, Any] = {"report": False, "table": [{"name": "a"}, {"name": "b", "overrides": {"seed": 1}}]}
+TRAIN: dict[str, Callable[..., object]] = {
+    "table": partial(run_table, read_scenario(scenario(TABLE))),
+    "sweep": partial(run_sweep, sweep({"local.lr": [0.1, 0.2]}, trials=2), report=False),
+}
+
+
+@pytest.mark.parametrize("kind", TRAIN)
+def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """After the cell or trial that is trained when it goes."""
+    out = tmp_path / "out"
+
+    def say(_line: str) -> None:
+        if not (tmp_path / "elsewhere").exists():
+            replace(out)
+            (out / "cells").mkdir()
+
+    for name in ("start_child", "follow_child"):  # every cell is done at once
+        monkeypatch.setattr(f"fedray.experiments.table.{name}", lambda *_given, **_named: 0)
+    with pytest.raises(FedrayError, match="moved or deleted"):
+        TRAIN[kind](out, say=say)
+    assert list(out.rglob("*")) == [out / "cells"]
 
 
 def test_a_writer_makes_no_directory_and_the_files_of_a_run_share_one_mode(tmp_path: Path) -> None:
