@@ -198,7 +198,8 @@ class Transform(NamedTuple):
 
     Attributes:
         init: A function that takes parameters `[p]` and returns the first state of the transformation. A state is a
-            tensor, or tuples, lists and dicts of tensors. `()` means no state.
+            tensor, or tuples, lists and dicts of tensors. `()` means no state. The state may be the parameters
+            themselves: fedray copies them.
         update: A function that takes the gradient `[p]`, the state, the parameters `[p]` and a `StepContext`. It
             returns the transformed gradient `[p]` and the next state.
         noise: Whether `update` uses random numbers (`StepContext.noise`).

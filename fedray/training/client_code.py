@@ -311,12 +311,30 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
             return _check_vector(rule.name, g, len(now)), () if state is None else state
 
         if id(rule) not in states:
-            states[id(rule)] = over(rule.init)(now)
+            states[id(rule)] = _copy_shared(over(rule.init)(now), now)
         kept = tree_map(lambda part: part[: len(now)] if isinstance(part, Tensor) else part, states[id(rule)])
-        g, states[id(rule)] = over(update)(g, kept, now, batch)
+        g, state = over(update)(g, kept, now, batch)
+        states[id(rule)] = _copy_shared(state, now)
         return g
 
     return transform
+
+
+def _copy_shared(state: Any, now: Tensor) -> Any:
+    """Copies the tensors of a rule's state that share memory with the parameters, which the next step changes in place.
+
+    Example:
+        >>> now = torch.zeros(2)
+        >>> start, _ = _copy_shared((now[:1], torch.ones(1)), now)
+        >>> float(now.add_(1.0)[0] - start)
+        1.0
+    """
+    live = now.untyped_storage().data_ptr()
+
+    def copy(part: Any) -> Any:
+        return part.clone() if isinstance(part, Tensor) and part.untyped_storage().data_ptr() == live else part
+
+    return tree_map(copy, state)
 
 
 def _check_vector(name: str, found: Any, p: int) -> Tensor:

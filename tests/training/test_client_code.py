@@ -160,6 +160,19 @@ def test_an_optimizer_of_ones_own_is_the_known_one(keys: dict[str, Any], step: A
     torch.testing.assert_close(models(known), models(own), rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize(("model", "place"), [(Residual, "gradient"), (batch_norm, "step")])
+def test_a_state_that_is_the_parameters_does_not_follow_them(model: Any, place: str) -> None:
+    """By hand: FedProx with the first parameters as the state, and the heavy ball with the previous ones."""
+
+    def update(g: Tensor, state: Any, now: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        return g + 0.5 * (now - state[0]) + 0.9 * (state[1] - now) / context.lr, (state[0], now)
+
+    rule: Any = {place: Transform(lambda now: (now, now), update)}
+    own = run(lambda local: replace(local, **rule), model=model)
+    known = run(lambda local: replace(local, pull=0.5, momentum=0.9), model=model)
+    torch.testing.assert_close(models(own), models(known), rtol=1e-3, atol=2e-5)
+
+
 @pytest.mark.parametrize("place", ["gradient", "step"])
 def test_a_step_takes_its_gradient_where_the_transformation_says(place: str) -> None:
     """In the first pass what `gradient_at` gives in a second one; noise says where as well as a number does."""
