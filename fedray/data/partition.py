@@ -717,16 +717,22 @@ def deal_by_function(
     """
     where = f"data.partition.name = {name_callable(function)}"
     check_rows(len(labels), clients, 0)
-    more, recorded = {} if columns is None else {"columns": columns}, RecordedOptions(options)
+    labels, recorded = labels.copy(), RecordedOptions(options)  # a function may sort or renumber what it gets
+    more = {} if columns is None else {"columns": {name: values.copy() for name, values in columns.items()}}
     given = options if declares else cast(Mapping[str, Any], recorded)
     found = contract(where, function, again=True)(labels, clients, generator, given, **more)
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
     parts = [np.asarray(rows) for rows in found] if isinstance(found, Sequence | np.ndarray) else []
-    whole = all(rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows)) for rows in parts)
-    if len(parts) != clients or not whole or any(len(r) and not 0 <= r.min() <= r.max() < len(labels) for r in parts):
-        wanted = f"a list of {clients} arrays, each with numbers of rows from 0 to {len(labels) - 1}"
-        raise BadInput(f"{where}: it returned {name_type(found)} of something else: return {wanted}")
+    wanted = f"return a list of {clients} arrays, each with numbers of rows from 0 to {len(labels) - 1}"
+    if len(parts) != clients:
+        number = f" of {len(parts)}" if parts else ""
+        raise BadInput(f"{where}: it returned {name_type(found)}{number}: {wanted}")
+    for client, rows in enumerate(parts):
+        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+            raise BadInput(f"{where}: client {client} gets {rows.dtype} of shape {list(rows.shape)}: {wanted}")
+        if len(outside := rows[(rows < 0) | (rows >= len(labels))]):
+            raise BadInput(f"{where}: client {client} gets row {outside[0]}: {wanted}")
     return cut_of_parts(parts, len(labels), where)
 
 
