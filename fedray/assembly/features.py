@@ -77,7 +77,7 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
         else:
             mine = {name for name in layers if fnmatchcase(name, word)}
         if not mine:
-            known = ", ".join(layers)[:300]
+            known = ", ".join(filter(None, layers))[:300]  # a parameter outside of all layers has the name "" here
             raise BadInput(f"local.private = {word}: the network {net.name} has no such layer: its layers are {known}")
         found |= mine
     return tuple(name for name in layers if name in found)

@@ -505,6 +505,12 @@ class Run:
             raise BadInput(f"format = {quote_value(format)}: choose {', '.join(export.FORMATS)}")
         study = self.study
         answer = export.describe_answer(study, self._read_state())
+        if format == "safetensors" and answer["models"] == "others":
+            warn_user(
+                f"these files hold the trained models, but {study.method.name} predicts with other models, made from "
+                "them: the formats pt2 and onnx write those",
+                FedrayWarning,
+            )
         about = export.describe_inputs_and_outputs(study) | {"answer": answer}
         paths: list[Path] = []
         if format != "safetensors":

@@ -175,6 +175,7 @@ def test_resuming_ends_in_the_same_bits(run: fedray.Run, tmp_path: Path, last_ro
 
 
 @EACH
+@pytest.mark.filterwarnings("ignore:these files hold the trained models")
 def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path: Path) -> None:
     """SHA-256 over replicate, fold, model, name, shape and little-endian bytes, from plain safetensors."""
     names = [name for name, _ in run.study.net.module.named_parameters()]
