@@ -28,7 +28,7 @@ for name in $small; do table "$name" "$name"; done
 
 if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it took, on processors of different speed
     cnn="model.channels=[10,20] model.hidden=[50] replicates=3 runtime=inline"
-    table shefl_fig1 shefl_fig1_fmnist $cnn                                                   # 190
+    table shefl_fig1 shefl_fig1_fmnist $cnn --cells 'dirichlet_*,iid_fedavg,iid_fed_ensemble,iid_shefl'   # 238
     table ifca_300 ifca_rotated_mnist rounds=300 participation.per_round=2400 seed=2 evaluate.every=25 runtime=inline \
         --cells ifca,global                                                                   # 79
     table shefl_path shefl_table1a_fmnist $cnn --cells 'path_*'                               # 93
@@ -54,7 +54,7 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 7
     table table2_mnist_proxy_140 fed_ensemble_table2_mnist_proxy rounds=140 \
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 6
-    table table5_iid fed_ensemble_table5 --cells models_5,models_20,models_80 runtime=inline    # 90
+    table table5_iid fed_ensemble_table5 --cells models_5,models_20,models_80 runtime=inline    # 105
     proxy="rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 evaluate.every=50 runtime=inline"
     for n in 4 6 7; do table table$n fed_ensemble_table$n $proxy; done                        # 67, with the next
     table table5 fed_ensemble_table5 $proxy data.partition='{name: classes, classes: 2}'
