@@ -162,9 +162,8 @@ def test_an_optimizer_of_ones_own_is_the_known_one(keys: dict[str, Any], step: A
 
 @pytest.mark.parametrize(("model", "place"), [(Residual, "gradient"), (batch_norm, "step")])
 def test_a_state_that_is_the_parameters_does_not_follow_them(model: Any, place: str) -> None:
-    """By hand: FedProx with the first parameters as the state, and the heavy ball with the previous ones."""
-
     def update(g: Tensor, state: Any, now: Tensor, context: StepContext) -> tuple[Tensor, Any]:
+        """FedProx with the first parameters as the state, and the heavy ball with the previous ones."""
         return g + 0.5 * (now - state[0]) + 0.9 * (state[1] - now) / context.lr, (state[0], now)
 
     rule: Any = {place: Transform(lambda now: (now, now), update)}
