@@ -123,14 +123,6 @@ def test_adaptive_keep_follows_the_bandwidth() -> None:
     assert equal(who, who).tolist() == [100] * 5
 
 
-def sparse_message(row: np.ndarray, mask: np.ndarray) -> bytes:
-    """The smallest of: values and indices, values and a bitmap, all values."""
-    values = row[mask].astype("<f4").tobytes()
-    indices, bitmap = np.flatnonzero(mask).astype("<u4").tobytes(), np.packbits(mask).tobytes()
-    forms: list[bytes] = [values + indices, values + bitmap, row.astype("<f4").tobytes()]
-    return min(forms, key=len)
-
-
 def whole_part(layout: Layout, row: Tensor) -> bytes:
     """Buffers and counters, which are sent as they are."""
     counters = np.zeros(len(layout.counters), dtype="<i8").tobytes()
@@ -143,12 +135,15 @@ def promised(compress: Compress) -> int:
 
 @every_layout
 def test_top_k_bytes_known_before_are_those_of_the_message(layout: Layout) -> None:
+    """The smallest of: values and indices, values and a bitmap, all values."""
     forms = set()
     for k in range(1, layout.trainable + 1):
         compress = top_k(layout, constant(k))
         row = compress.apply(uploads(gaussian(layout, 1, seed=k))).delta[0]
         body = row[: layout.trainable].numpy()
-        message = sparse_message(body, body != 0)
+        values, bitmap = body[body != 0].astype("<f4").tobytes(), np.packbits(body != 0).tobytes()
+        indices = np.flatnonzero(body).astype("<u4").tobytes()
+        message = min((values + indices, values + bitmap, body.astype("<f4").tobytes()), key=len)
         forms.add((len(message) - 4 * k) / k == 4)
         assert promised(compress) == len(message) + len(whole_part(layout, row))
     assert forms == {True, False}  # indices for a few, a bitmap or everything for many

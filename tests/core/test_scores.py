@@ -36,6 +36,8 @@ def test_what_is_derived_of_a_score_has_its_unit_and_its_direction() -> None:
     for behind in ("min", "mean", "max", "last3"):
         assert is_share(f"accuracy_{behind}") and not lower_is_better(f"accuracy_{behind}")
         assert lower_is_better(f"hold_out_rmse_{behind}") and not is_share(f"rmse_{behind}")
+    assert lower_is_better("hold_out_personal_rmse_p90") and not is_share("personal_rmse_worst")
+    assert is_share("personal_worst") and not lower_is_better("hold_out_personal_p10")
     assert name_score("accuracy_min") == "worst member's accuracy" and name_score("rmse_min") == "best member's RMSE"
     assert is_share("accuracy_base_0_fold_1") and lower_is_better("bias2") and not lower_is_better("entropy")
 

@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 from small import run_quietly, scenario
 from small_data import Pairs
-from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import fedray
@@ -48,13 +47,6 @@ FRAME = pd.DataFrame({**{f"p{i}": FLAT[:, i] for i in range(64)}, "digit": Y})
 NAMES = [str(c) for c in range(10)]
 
 
-def write_pictures(home: Path) -> Path:
-    for i, (picture, digit) in enumerate(zip(X, Y, strict=True)):
-        (home / "digits" / str(digit)).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture[0]).save(home / "digits" / str(digit) / f"{i:04}.png")
-    return home / "digits"
-
-
 def write_clients(home: Path) -> Path:
     (home / "wards").mkdir()
     for client in range(4):
@@ -81,7 +73,10 @@ def test_pictures_are_the_same_in_every_form(tmp_path: Path) -> None:
     columns = {"image": [Image.fromarray(x[0]) for x in X], "label": Y}
     pictures = datasets.Dataset.from_dict(columns, features=features)
     lists = datasets.Dataset.from_dict({"image": X[:, 0].tolist(), "label": Y.tolist()})
-    folder, per_client = write_pictures(tmp_path), [slice(c * 50, (c + 1) * 50) for c in range(4)]
+    folder, per_client = tmp_path / "digits", [slice(c * 50, (c + 1) * 50) for c in range(4)]
+    for i, (picture, digit) in enumerate(zip(X, Y, strict=True)):
+        (folder / str(digit)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture[0]).save(folder / str(digit) / f"{i:04}.png")
     forms: dict[str, Any] = {
         "one gray plane": (X[:, 0], Y),
         "tensors": (torch.from_numpy(X), torch.from_numpy(Y)),
@@ -242,23 +237,19 @@ def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None
 COLUMNS = {"a": np.arange(40.0), "label": [0, 1] * 20}
 
 
-def fake_cache(home: Path) -> None:
-    """What `datasets.load_dataset("someone/thing")` leaves in the cache."""
-    folder = home / "someone___thing" / "default" / "0.0.0" / ("ab" * 20)
-    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(home / "saved"))
-    rows = datasets.load_from_disk(str(home / "saved"))
-    folder.mkdir(parents=True)
-    next((home / "saved").glob("*.arrow")).rename(folder / "thing-train.arrow")
-    split = {"name": "train", "num_bytes": 0, "num_examples": len(rows), "dataset_name": "thing"}
-    about = json.loads((home / "saved" / "dataset_info.json").read_text())
-    about |= {"builder_name": "parquet", "dataset_name": "thing", "config_name": "default", "splits": {"train": split}}
-    (folder / "dataset_info.json").write_text(json.dumps({**about, "version": {"version_str": "0.0.0"}}))
-
-
 def test_a_named_data_set_comes_from_the_cache_without_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake_cache(tmp_path)
+    """In the cache is what `datasets.load_dataset("someone/thing")` leaves there."""
+    folder = tmp_path / "someone___thing" / "default" / "0.0.0" / ("ab" * 20)
+    datasets.Dataset.from_dict(COLUMNS).save_to_disk(str(tmp_path / "saved"))
+    rows = datasets.load_from_disk(str(tmp_path / "saved"))
+    folder.mkdir(parents=True)
+    next((tmp_path / "saved").glob("*.arrow")).rename(folder / "thing-train.arrow")
+    split = {"name": "train", "num_bytes": 0, "num_examples": len(rows), "dataset_name": "thing"}
+    about = json.loads((tmp_path / "saved" / "dataset_info.json").read_text())
+    about |= {"builder_name": "parquet", "dataset_name": "thing", "config_name": "default", "splits": {"train": split}}
+    (folder / "dataset_info.json").write_text(json.dumps({**about, "version": {"version_str": "0.0.0"}}))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("socket.getaddrinfo", None)  # nobody asks for an address
@@ -273,10 +264,6 @@ def test_a_named_data_set_comes_from_the_cache_without_the_network(
 # -- Networks that get inputs as they are: a network that standardizes by itself trains as before
 
 THREE: dict[str, Any] = {"rounds": 2, "method": {"name": "fedavg"}, "clients": {"number": 3}, "report": False}
-
-
-def models(run: fedray.Run) -> Tensor:
-    return run.progress.state.models
 
 
 def test_pixels_from_0_to_1_train_as_those_that_were_divided_before() -> None:

@@ -44,15 +44,14 @@ def test_small_clients_are_left_out_with_their_rows_and_it_is_said() -> None:
     train, test = (Split(part.x[:100], part.y[:100], owner) for part in (digits.train, digits.test))
     data = digits._replace(train=train, test=test, columns={"site": owner})
     for keys in ({"name": "natural"}, {"name": "column", "column": "site"}):
-        study = build_study(
-            read_scenario({"data": {"partition": {**keys, "min_rows": 8}}, "clients": {}}), UserObjects(data=data)
-        )
+        given = read_scenario({"data": {"partition": {**keys, "min_rows": 8}}, "clients": {}})
+        study = build_study(given, UserObjects(data=data))
         shards = study.shards
         assert isinstance(shards, StoredShards)
         assert [owner[rows].tolist() for rows in np.split(shards.dealt.kept[0].rows, [40])] == [[0] * 40, [2] * 50]
         if keys["name"] == "natural":
             assert [owner[shards.client_test(0, client)].tolist() for client in (0, 1)] == [[0] * 40, [2] * 50]
-        said = dict(find_small_clients(read_scenario({"data": {"partition": {**keys, "min_rows": 8}}}), study))
+        said = dict(find_small_clients(given, study))
         assert said == {"data.partition.min_rows = 8 leaves out 2 of 4 clients, with 10 of 100 training rows": ""}
 
 
@@ -493,13 +492,9 @@ def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, 
 
 
 def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients() -> None:
-    where = np.array([0]), np.array([0])
-    every, bad = (
-        deal_scenario("centralized", {"name": "synthetic", "partition": {"name": "natural", "flipped": share}}).fetch(
-            *where
-        )
-        for share in (1, 0.3)  # of ten clients: all, and three
-    )
+    partitions = [{"name": "natural", "flipped": share} for share in (1, 0.3)]  # of ten clients: all, and three
+    dealt = [deal_scenario("centralized", {"name": "synthetic", "partition": one}) for one in partitions]
+    every, bad = (shards.fetch(np.array([0]), np.array([0])) for shards in dealt)
     assert torch.equal(every.x, bad.x)
     true = (every.y - 1) % 10
     changed = (true != bad.y)[bad.rows[0]].view(10, -1)

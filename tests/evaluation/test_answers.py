@@ -222,12 +222,12 @@ def test_known_clients_without_gamma_are_answered_as_everybody() -> None:
     for run in runs:
         everybody, known = run.predict(x), run.predict(x, client=2)
         np.testing.assert_allclose(known.mean, everybody.mean, rtol=1e-6)
-        assert known.sets is not None
-        assert everybody.sets is not None
-        assert np.array_equal(known.sets, everybody.sets)
+        assert known.sets is not None and np.array_equal(known.sets, everybody.sets)  # type: ignore[arg-type]
     alike, personal = (run.client_scores.to_pandas()["accuracy"] for run in runs)
     assert np.allclose(alike, personal)
     assert runs[1].metrics["personal_accuracy"] == pytest.approx(alike[-4:].mean())
+    own = fedray.run(keys, method=weighted, predict__gamma=0.0).predict(x, client=2)
+    assert own.members is not None and any(np.allclose(own.mean, member) for member in own.members)
 
 
 def test_equal_weights_keep_the_bits_of_no_weights() -> None:

@@ -25,17 +25,6 @@ def train(method: dict[str, Any], **keys: Any) -> fedray.Run:
     return fedray.run(scenario, **keys)
 
 
-def found(run: fedray.Run) -> dict[str, float]:
-    return {name: entry["mean"] for name, entry in run.summary["metrics"].items()}
-
-
-def rmse_of(run: fedray.Run, client: int) -> float:
-    """RMSE of what a known client answers, asked through `predict`, on all test rows."""
-    x, y = run.study.split("test", 0)
-    mean = run.predict(x.numpy(), client=client).mean
-    return float(np.sqrt(((mean - y.numpy()) ** 2).mean()))
-
-
 ANSWERING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ditto": ({}, {}),
     "local_only": ({}, {}),
@@ -48,12 +37,15 @@ ANSWERING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_regression_never_recorded_what_known_clients_answer(name: str) -> None:
     options, keys = ANSWERING[name]
     one = train({"name": name, **options}, evaluate={"personal": True}, **keys)
-    each = [rmse_of(one, client) for client in range(NUMBER)]
-    scores = found(one)
+    x, y = (part.numpy() for part in one.study.split("test", 0))
+    each = [np.sqrt(((one.predict(x, client=i).mean - y) ** 2).mean()) for i in range(NUMBER)]
+    scores = one.metrics
     assert scores["personal_rmse"] == pytest.approx(np.mean(each), rel=1e-5)
     assert scores["personal_rmse_worst"] == pytest.approx(max(each), rel=1e-5)
     assert scores["personal_rmse_p90"] == pytest.approx(np.quantile(each, 0.9), rel=1e-5)
     assert scores["personal_rmse"] != pytest.approx(scores["rmse"], rel=1e-3)
+    with np.load(one.path / "pictures.npz") as pictures:
+        assert pictures["client_rmse"] == pytest.approx(np.array(each), rel=1e-5)
 
 
 def test_best_pass_is_the_lowest_rmse_and_a_client_without_rows_takes_the_first() -> None:
@@ -95,13 +87,13 @@ def test_a_client_that_one_model_answers_has_the_residuals_as_its_variance_or_no
     """Its own variance is 0, so that its 95 % interval held nothing."""
     alone = train({"name": "local_only"}, evaluate={"personal": True})
     x, y = alone.study.split("test", 0)
-    variance = np.full(len(y), found(alone)["residual_sd"] ** 2)
+    variance = np.full(len(y), alone.metrics["residual_sd"] ** 2)
     means = [alone.predict(x.numpy(), client=client).mean.reshape(-1) for client in range(NUMBER)]
     rows = [regression.row_scores(mean, variance, y.numpy().reshape(-1)).mean(axis=1) for mean in means]
     wanted = dict(zip(("nll", "coverage_95", "width_95"), np.mean(rows, axis=0)[1:], strict=True))
     for name, value in wanted.items():
-        assert found(alone)[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
-    unknown = found(train({"name": "ditto"}, evaluate={"personal": True}))
+        assert alone.metrics[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
+    unknown = train({"name": "ditto"}, evaluate={"personal": True}).metrics
     assert not [name for name in wanted if f"personal_{name}" in unknown] and "personal_rmse" in unknown
 
 
@@ -119,3 +111,11 @@ def test_some_clients_are_evenly_spread_and_have_the_numbers_that_they_have_amon
     every, few = (fedray.run(keys).client_scores.to_pylist() for keys in given)
     assert [row["client"] for row in few] == [0, 2, 4] * 2
     assert few == [row for row in every if row["client"] in (0, 2, 4)]
+
+
+def test_clients_without_rows_are_in_the_report_as_unknown() -> None:
+    cut = {"partition": {"name": "dirichlet", "alpha": 0.01, "allow_empty": True}}
+    run = fedray.run(scenario({"data": cut, "clients": {"number": 60}, "rounds": 1}))
+    with np.load(run.path / "pictures.npz") as pictures:
+        empty = pictures["label_counts"].sum(1) == 0
+        assert empty.any() and (np.isnan(pictures["client_accuracy"]) == empty).all()

@@ -58,6 +58,7 @@ def test_the_sets_of_a_prediction_are_those_that_were_scored(run: fedray.Run) ->
     assert sets is not None
     assert sets[np.arange(len(y)), y].mean() == last.loc[1, "conformal_coverage"]
     assert sets.sum(axis=1).mean() == last.loc[1, "conformal_size"]
+    assert np.nanmin(last.loc[1, "conformal_coverage_class"]) == last.loc[1, "conformal_coverage_class_worst"]
     mine, own = run.predict(x, client=2, replicate=1).sets, own_test_rows(run.study, 1)(2)
     assert mine is not None
     assert (mine[own.rows, y[own.rows]] * own.weight).sum() == scores.loc[(1, 2), "conformal_coverage"]

@@ -64,18 +64,14 @@ def combined(method: str, kind: str = "random", /, **changes: Any) -> dict[str, 
     )
 
 
-def in_turn(method: str) -> str:
-    """The schedule of a method's run: methods and schedules meet in the plan alone, so that each has one of them."""
-    return SCHEDULES[sorted(METHODS).index(method) % 4]
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], fedray.Run]:
     """Trains a method once."""
 
     @functools.cache
     def train(method: str) -> fedray.Run:
-        return fedray.run(combined(method, in_turn(method)), out=tmp_path_factory.mktemp(method) / "run")
+        kind = SCHEDULES[sorted(METHODS).index(method) % 4]  # methods and schedules meet in the plan alone
+        return fedray.run(combined(method, kind), out=tmp_path_factory.mktemp(method) / "run")
 
     return train
 

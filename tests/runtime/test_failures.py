@@ -18,7 +18,7 @@ from small import of_method, rows, scenario
 from torch import Tensor
 
 import fedray
-from fedray.core.errors import FedrayError, FedrayWarning
+from fedray.core.errors import Diverged, FedrayError, FedrayWarning
 from fedray.core.method import Method
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.methods import METHODS
@@ -159,6 +159,19 @@ def test_a_failing_block_is_cut_until_only_the_failing_jobs_are_left(bad: set[in
     if bad:
         with pytest.raises(FedrayError, match=f"^{failed[0]} failed: ValueError"):
             failures.try_jobs(work, str, False, np.arange(size), atom=atom)
+
+
+def test_what_works_in_halves_has_not_failed_and_divergence_is_not_tried_again() -> None:
+    faults = iter([OSError("the disk was away"), None, None, Diverged("training diverged at client 3")])
+
+    def work(index: IntArray) -> tuple[Stats, Tensor]:
+        if fault := next(faults, None):
+            raise fault
+        return {}, torch.zeros(len(index))
+
+    assert failures.try_jobs(work, str, False, np.arange(4))[1] == {}
+    with pytest.raises(Diverged):
+        failures.try_jobs(work, str, False, np.arange(4))
 
 
 @pytest.mark.parametrize("how", ["raises", "NaN", "hangs"])

@@ -22,12 +22,10 @@ from fedray.runtime.session import Enough
 from fedray.simulation.rounds import follow_course, is_out_of_patience
 from fedray.storage.directory import drop_newer_parts
 
-EVERY: dict[str, Any] = {"checkpoint": {"every": 1, "keep": 99}}
-
 
 def run(*changes: dict[str, Any], **options: Any) -> fedray.Run:
     few = {"method": {"name": "fedavg"}, "data": {"limit": 90}, "clients": {"number": 3}}
-    return fedray.run(spell_out(scenario(few, EVERY, *changes)), **options)
+    return fedray.run(spell_out(scenario(few, {"checkpoint": {"every": 1, "keep": 99}}, *changes)), **options)
 
 
 def same(one: fedray.Run, other: fedray.Run) -> bool:
@@ -144,10 +142,11 @@ def test_a_run_that_was_killed_ends_the_same_way(tmp_path: Path) -> None:
         assert torch.equal(models(resumed.best), models(whole.best))
 
 
-def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_finished_run_is_made_longer_to_the_bit_of_a_long_one(rounds: int, tmp_path: Path) -> None:
     """Also where its rate restarts, which is never 0 for good."""
     keys = {"local": {"schedule": {"kind": "cosine", "rounds": 2, "restart": True}}}
-    short = run({"rounds": 2}, keys, out=tmp_path / "run")
+    short = run({"rounds": rounds}, keys, out=tmp_path / "run")
     assert same(fedray.resume(short.path, rounds=4), run({"rounds": 4}, keys))
 
 
@@ -169,19 +168,13 @@ RULES_BY_NAME: dict[str, dict[str, Any]] = {
 }
 
 
-def by_split(test: list[float], withheld: list[float]) -> Callable[[Scored], float]:
-    """A metric with one course on the test rows and another one on the withheld rows."""
-    left = {"test": iter(test), "hold_out": iter(withheld)}
-    return lambda scored: next(left[scored.split])
-
-
 @pytest.mark.parametrize("rule", RULES_BY_NAME)
 def test_a_round_was_chosen_by_the_test_rows_beside_withheld_ones(rule: str) -> None:
     """Best round by the test rows 0.716, by withheld rows 0.700; of these rounds the test rows would choose others."""
     keys = {"rounds": 4, "data": {"hold_out": 0.3}, **RULES_BY_NAME[rule]}
-    own = {"tooth": by_split([0.1, 0.2, 0.7, 0.1, 0.1], [0.1, 0.5, 0.55, 0.7, 0.2])}
+    left = {"test": iter([0.1, 0.2, 0.7, 0.1, 0.1]), "hold_out": iter([0.1, 0.5, 0.55, 0.7, 0.2])}
     with pytest.warns(ScenarioWarning):
-        done = run(keys, metrics=own)
+        done = run(keys, metrics={"tooth": lambda scored: next(left[scored.split])})
     if rule == "best":
         assert done.summary["best"] == {"metric": "hold_out_tooth", "value": 0.7, "round": 3}
     else:

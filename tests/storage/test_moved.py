@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from small import rows, scenario
@@ -48,17 +47,14 @@ def test_a_directory_that_goes_while_it_is_written_is_noticed(tmp_path: Path, ac
         assert [row["round"] for row in rows(resumed.rounds)] == [0, 1, 2, 3, 4]
 
 
-TABLE: dict[str, Any] = {"report": False, "table": [{"name": "a"}, {"name": "b", "overrides": {"seed": 1}}]}
-TRAIN: dict[str, Callable[..., object]] = {
-    "table": partial(run_table, read_scenario(scenario(TABLE))),
-    "sweep": partial(run_sweep, sweep({"local.lr": [0.1, 0.2]}, trials=2), report=False),
-}
-
-
-@pytest.mark.parametrize("kind", TRAIN)
+@pytest.mark.parametrize("kind", ["table", "sweep"])
 def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """After the cell or trial that is trained when it goes."""
-    out = tmp_path / "out"
+    out, cells = tmp_path / "out", [{"name": "a"}, {"name": "b", "overrides": {"seed": 1}}]
+    train: dict[str, Callable[..., object]] = {
+        "table": partial(run_table, read_scenario(scenario({"table": cells}))),
+        "sweep": partial(run_sweep, sweep({"local.lr": [0.1, 0.2]}, trials=2), report=False),
+    }
 
     def say(_line: str) -> None:
         if not (tmp_path / "elsewhere").exists():
@@ -68,7 +64,7 @@ def test_a_table_or_a_sweep_that_goes_is_noticed(tmp_path: Path, monkeypatch: py
     for name in ("start_child", "follow_child"):  # every cell is done at once
         monkeypatch.setattr(f"fedray.experiments.table.{name}", lambda *_given, **_named: 0)
     with pytest.raises(FedrayError, match="moved or deleted"):
-        TRAIN[kind](out, say=say)
+        train[kind](out, say=say)
     assert list(out.rglob("*")) == [out / "cells"]
 
 
