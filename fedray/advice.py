@@ -12,6 +12,7 @@ import numpy as np
 
 from fedray.assembly.clients import participants_per_tier
 from fedray.core.errors import FedrayWarning, warn_user
+from fedray.core.scores import cut_split
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
 from fedray.data.partition import BY_VALUE
 from fedray.data.shards import StoredShards
@@ -59,7 +60,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
     With `data.hold_out`, withheld samples decide instead, and the message says so.
     """
     for key, name in list_choosing_keys(study.evaluation).items():
-        if name.startswith(WITHHELD):
+        if cut_split(name)[0]:  # not of test samples
             continue
         if study.hold_out:
             yield f"{key} = {name} is read on the withheld rows (data.hold_out), as {WITHHELD}{name}", ""

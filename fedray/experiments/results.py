@@ -367,8 +367,15 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The scores and costs of the newest evaluated round, averaged over replicates and folds."""
-        return average_last_rows(self.rounds)
+        """The scores and costs of the newest evaluated round, averaged over replicates and folds.
+
+        If the run was opened with the models of its best round, they are those of the best round.
+        """
+        rounds = self.rounds
+        if self._folder == BEST_FOLDER and self.checkpoint is not None:
+            best = int(self.checkpoint.name.removeprefix("round-"))
+            rounds = rounds.filter([round <= best for round in rounds["round"].to_pylist()])
+        return average_last_rows(rounds)
 
     @property
     def metrics_dataframe(self) -> Any:
@@ -797,7 +804,10 @@ def compare(
 
     if isinstance(runs, str | Path | Run | Mapping) or len(runs) < 2:
         raise BadInput("compare takes a list of at least two runs: fedray.compare([run, other])")
-    paths = [run.path if isinstance(run, Run) else Run.from_path(run).path for run in runs]
+    opened = [run if isinstance(run, Run) else Run.from_path(run) for run in runs]
+    if chosen := [run for run in opened if run._folder == BEST_FOLDER]:
+        raise BadInput(f"compare reads last rounds, and {chosen[0].path} is opened with its best: give the run itself")
+    paths = [run.path for run in opened]
     read = [read_run(path) for path in paths]
     known = _name_runs(read) if names is None else list(names)
     if len(known) != len(paths) or len(set(known)) != len(known):

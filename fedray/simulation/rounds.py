@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
 from fedray.core.method import FORWARD, JobRows, Phase, count_shared, reads_ensemble
+from fedray.core.scores import cut_split
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
@@ -77,7 +78,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
     return {
         key: name
         for key, name in chosen.items()
-        if not name.startswith(WITHHELD)
+        if not cut_split(name)[0]
         and (progress.courses.get(BEST) if key == "checkpoint.best" else progress.stopped.startswith(f"{name} has "))
     }
 
