@@ -492,7 +492,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "cluster": Column(
             "whole", "", "true cluster of the client, from 0; the column is absent if no clusters are known"
         ),
-        "given_row": Column("whole", "", "index of the sample among the samples that the user gave, from 0"),
+        "given_row": Column("whole", "", "index of the sample in the user's data, from 0; may be absent"),
     },
 }
 

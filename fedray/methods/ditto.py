@@ -6,8 +6,8 @@ the personal model that is best on the client's held-out samples, by accuracy or
 needs `data.hold_out` above 0.
 
 Formulas of ditto:
-    Besides FedAvg's model $w$ each client trains a personal model $v_i$, which is pulled towards $w$. The client
-    predicts with $v_i$:
+    Besides the model $w$ of FedAvg with equal weights (`server.weighting: uniform`, as in Alg. 1) each client trains a
+    personal model $v_i$, which is pulled towards $w$. The client predicts with $v_i$:
 
     $$
     v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).
