@@ -188,6 +188,7 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
             sha.update(value.astype("<i8" if value.dtype.kind == "i" else "<f4").tobytes())
     assert sha.hexdigest() == run.summary["model_hash"]
     assert run.summary["state_hash"] != run.summary["model_hash"]
+    assert not torch.equal(*run.progress.state.models.chunk(2))  # of two seeds
 
 
 @EACH

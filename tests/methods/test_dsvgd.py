@@ -131,11 +131,12 @@ def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.Monk
         assert torch.equal(x, x[:, :1].expand_as(x)) and x.shape[1] == 4
 
 
-def test_blocks_hold_all_particles_of_a_client() -> None:
-    study = build_study(read_scenario(keys({"replicates": 70})))
+@pytest.mark.parametrize(("models", "hidden"), [(4, 8), (12, 1000)], ids=["small", "more numbers than a block holds"])
+def test_blocks_hold_all_particles_of_a_client(models: int, hidden: int) -> None:
+    study = build_study(read_scenario(keys({"replicates": 70, "model": {"hidden": [hidden]}}, models=models)))
     phase, engine = study.method.phase, Worker(study).engine
     jobs = size_jobs(study, phase, phase.schedule(0, None))
     blocks = split_jobs(study, phase, jobs, engine)
-    assert len(blocks) > 1 and sorted(np.concatenate(blocks).tolist()) == list(range(280))
+    assert len(blocks) > 1 and sorted(np.concatenate(blocks).tolist()) == list(range(70 * models))
     for block in blocks:
-        assert (jobs.plan.model[block].reshape(-1, 4) == np.arange(4)).all() and len(block) <= engine.width
+        assert (jobs.plan.model[block].reshape(-1, models) == np.arange(models)).all() and len(block) <= engine.width

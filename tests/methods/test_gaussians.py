@@ -22,7 +22,6 @@ Keys = dict[str, Any]
 FEW: Keys = {"participation": {"per_round": 2}}
 ALONE: Keys = {"clients": {"number": 1}, "local": {"lr": 0.01, "optimizer": "adam", "batch_size": 20}}
 EACH = pytest.mark.parametrize("change", [{}, FEW, {"method": {"models": 2}}], ids=["all", "some", "two posteriors"])
-SITED = pytest.mark.parametrize("name", ["pvi", "ivon_admm"])
 
 
 class Trained(NamedTuple):
@@ -71,6 +70,12 @@ def test_the_server_knows_the_product_of_the_clients_factors_after_every_round(
         torch.testing.assert_close(find_posterior(found.models, prior, p), found.extra[NATURAL], rtol=1e-4, atol=0.05)
         assert (product[:, p:] - prior).abs().max() > 1.0
         assert (found.models[:, 2 * p :] == 0.0).all()  # no factor and no mark at the server
+
+
+def test_with_a_dual_step_of_0_ivon_admm_has_no_factors() -> None:
+    found = train("ivon_admm", 2, dual_step=0.0)
+    p = found.extra[SITES].shape[1] // 2
+    assert (found.extra[SITES] == 0.0).all() and (found.own[:, 2 * p : 4 * p] == 0.0).all()
 
 
 def test_with_a_constant_precision_ivon_admm_trains_as_feddyn() -> None:
@@ -155,7 +160,7 @@ def test_eight_bits_are_a_quarter_of_the_bytes_and_learn_within_a_step_of_the_de
     assert set(bytes_) == {(2 * p + 1) + 3 * 4}  # linear terms, precisions and the mark: a byte each, and three scales
 
 
-@SITED
+@pytest.mark.parametrize("name", ["pvi", "ivon_admm"])
 def test_draws_answer_and_with_none_the_mean_weights(name: str) -> None:
     """Training does not depend on how many there are; known clients answer as new ones do."""
     ten, one, none = (run(name, {"rounds": 1}, samples=n) for n in (10, 1, 0))

@@ -53,6 +53,9 @@ def test_a_tree_of_one_leaf_and_an_absent_tree() -> None:
     trees = torch.stack([write_tree(leaf, 4), torch.zeros(tree_nodes(4), 3)])
     assert has_root(trees).tolist() == [True, False]
     assert classify_rows(trees, torch.zeros(2, 1)).tolist() == [[3, -1], [3, -1]]
+    damaged = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 7, 3), scale=50)).float()
+    circle = torch.tensor([[[1.0, 0.0, 0.0]] * 7])
+    assert classify_rows(torch.cat([damaged, circle]), torch.zeros(4, 2)).shape == (4, 10)  # some class, no error
 
 
 def test_a_committee_has_one_vote_and_a_bag_has_as_many_as_learners() -> None:

@@ -224,11 +224,12 @@ def test_a_loss_reads_the_features_the_broadcast_model_and_the_one_before() -> N
 
     def loss(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
         assert context.features.shape == context.broadcast.features.shape == (len(targets), 6)
+        torch.testing.assert_close(context.network(context.inputs), outputs)
         own, broadcast, previous = outputs.detach(), context.broadcast.outputs, context.previous.outputs
         seen.append((context.round, int(context.client), own, broadcast, previous))
         return context.objective(outputs, targets)
 
-    reads = ("features", "broadcast", "previous")
+    reads = ("inputs", "network", "features", "broadcast", "previous")
     run(lambda local: replace(local, loss=LocalLoss(loss, reads), batch_size=None))
     own, broadcast, previous = next(one for one in seen if one[0] == 0)[2:]
     torch.testing.assert_close(own, broadcast)

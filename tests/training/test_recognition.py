@@ -14,11 +14,13 @@ from blocks import LOCALS, make_block
 from modules import TwoLayers
 from torch import Tensor, nn
 
+import fedray
 from fedray.core import sums as native
 from fedray.core.method import Local
 from fedray.core.types import Net
 from fedray.models.net import net_of
 from fedray.models.nets import build_net
+from fedray.simulation.study import choose_study_engine
 from fedray.training import compiled, loop
 from fedray.training.block import Block, Trained
 from fedray.training.chain import Unread, recognize, split_drops
@@ -105,6 +107,20 @@ def test_what_is_recognized_trains_and_answers_as_the_module_does(module: Callab
     x, none = torch.randn(3, 7, *shape, dtype=torch.float64), torch.zeros(3, 0)
     answers = [outputs(net, want.final, none, x) for outputs in (engine.outputs, loop.loop_outputs)]
     torch.testing.assert_close(*answers, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("lanes", ["auto", "torch"])
+def test_a_class_trains_to_the_bits_of_its_sequence_by_the_same_engine(lanes: str) -> None:
+    def sequence() -> nn.Module:
+        conv = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU()
+        return nn.Sequential(*conv, nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 4))
+
+    data = np.random.default_rng(0).normal(size=(60, *IMAGE)).astype(np.float32), np.arange(60) % 4
+    keys = {"rounds": 1, "clients": 4, "runtime": "inline", "report": False, "lanes": lanes}
+    want, *others = [fedray.run(keys, data=data, model=one) for one in (sequence, Images, OtherForms)]
+    for found in others:
+        assert torch.equal(found.progress.state.models, want.progress.state.models)
+        assert choose_study_engine(found.study).why == choose_study_engine(want.study).why
 
 
 def between(name: str, function: Callable[[Any, Tensor], Tensor], **layers: Callable[[], nn.Module]) -> type[nn.Module]:
