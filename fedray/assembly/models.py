@@ -557,7 +557,7 @@ def choose_students(lanes: Lanes) -> EngineOf:
 def _choose_compiled(net: Net) -> StudentEngine:
     """Returns the engine of a network: compiled kernels if they can train it, else torch.
 
-    Outputs of networks that are not convolutional are computed by torch, which is not slower.
+    For predictions, only convolutional networks use the kernels. For others torch is as fast.
     """
     kernel = find_student_kernel(net)
     if kernel is None:

@@ -433,9 +433,10 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns the score of each client's best personal pass on a split, `[N]`.
+    """Returns each client's score with the best of its own models on a split, `[N]`.
 
-    The best pass has the best score on the client's held-out samples.
+    A client may train several models of its own, in one personal pass each (one per `lambda` of Ditto). The best model
+    has the best score on the client's held-out samples.
 
     Args:
         own: For each (world, client), the scores of P personal passes, `[2, P]`. The first row is for test samples, and

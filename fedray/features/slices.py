@@ -308,10 +308,9 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: Multipliers of the whole model's parameters for each tier, `[d]` each. In training, a slice divides the
-            outputs of its hidden layers by its width (`Scaler`). The whole model does not. If it predicts for a tier,
-            its parameters are therefore multiplied by 1 / width. None for a tier, or an empty tuple, means no
-            multipliers.
+        factors: For each tier, the multipliers of the whole model's parameters, `[d]`, where it predicts for the tier.
+            They replace the division by the width, which only slices do in their hidden layers (`Scaler`).
+            None for a tier, or an empty tuple, means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]

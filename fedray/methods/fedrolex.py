@@ -15,11 +15,10 @@ Formulas of fedrolex:
     The round $t$ is the same in all layers. The server averages each parameter separately, as HeteroFL does.
 
 Deviations:
-    1. Deviations 1 to 5 of HeteroFL hold here, too: networks without normalization and scaler, the plain loss,
-       flattened channels, fixed tiers, and virtual time. Only the whole network predicts, as in the paper.
+    1. Deviations 1 to 5 of HeteroFL hold here, too. Only the whole network predicts, as in the paper.
     2. All uploads have the same weight. The paper's mean has client weights p_n. With `server.weighting: examples` the
-       weight is the number of the client's samples. In the authors' code uploads of convolutions have equal weights,
-       but parameters of the last layer and of normalization layers weigh more if they were trained more often before.
+       weight is the number of the client's samples. In the authors' code convolutions have equal weights, too. The last
+       layer and normalization layers of an upload weigh more there, the more often they were trained in earlier rounds.
     3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
     4. Channels of a slice keep their order in the layer, even if the window wraps. This does not change the results.
 

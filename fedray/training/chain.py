@@ -287,7 +287,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Separates a chain's dropout layers from its other layers, and makes a rule of each dropout layer.
+    """Separates a chain's dropout layers from its other layers. Each dropout layer is described by a `Drop`.
 
     Raises:
         Unread: A dropout layer drops something other than inputs of a linear layer.

@@ -217,8 +217,8 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     """Reads the pictures of a folder, client after client. A client's pictures are sorted by class and file name.
 
     Args:
-        folder: A folder, or a mapping from clients to folders. A folder holds a folder for each class. The folders of
-            classes may lie in folders of parts or clients (`fedray.files.layout`).
+        folder: A folder, or a mapping from clients to folders. It holds a folder for each class, directly or inside
+            folders for clients or for the training and test part (`fedray.files.layout`).
         reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 
