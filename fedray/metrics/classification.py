@@ -520,7 +520,7 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
     random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
-        true: The true cluster of each client, `[N]`. Only the first n clients count.
+        true: The true cluster of each of N clients, `[N]`. Only the first n clients, which have weights, count.
         weights: The weights that each of the first n clients gives to the models, `[n, K]`. If several models have the
             largest weight, the first of these counts.
 

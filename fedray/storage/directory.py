@@ -273,7 +273,7 @@ def forget_failure(out: Path) -> None:
 
 
 def read_failure(out: Path) -> FedrayError | None:
-    """Returns the error that ended a run, or None if the run is finished or a process still writes it.
+    """Returns the error that ended a run. None means that the run is complete, or that a process still trains it.
 
     Raises:
         Damaged: `failure.json` cannot be read.
