@@ -68,10 +68,12 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
     result = run_command("check", given)
     assert result.status == 0, result.err
     d = 65 * 8 + 9 * 10
+    dense = f"{(2 * 5 + 4) * 4 * d / 1000:.1f} kB"
     for first, words in (
         ("method", "fed_ensemble: 5 models, 4 rounds, schedule permutation"),
         ("data", "digits, 6 clients by dirichlet"),
-        ("model", f"mlp: {d} parameters"), ("jobs", f"{2 * 5 + 4:,} a round"), ("bytes", "if all jobs count; dense"),
+        ("model", f"mlp: {d} parameters"), ("jobs", f"{2 * 5 + 4:,} a round"),
+        ("bytes", f"about {dense} down and {dense} up a round, if all jobs count; dense"),
         ("tier strong", "2 clients, 5 models a round"), ("tier weak", "4 clients, 1 models a round"),
         ("cell one", "fed_ensemble, 2 rounds"),
     ):  # fmt: skip

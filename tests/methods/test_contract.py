@@ -34,7 +34,6 @@ CLIENT_COLUMNS = [
     "sim_seconds", "status", "error",
 ]  # fmt: skip
 WORLD = ["replicate", "fold"]
-ONE_CLIENT = ("centralized", "deep_ensemble", "bayesian_linear")
 REAL_TARGETS = ("deep_ensemble", "bayesian_linear")
 SCHEDULES = ("permutation", "random", "balanced", "adaptive")
 OPTIONS: dict[str, dict[str, Any]] = {"ditto": {"lambda": [0.1, 1.0]}, "lg_fedavg": {"shared_layers": 1}}
@@ -258,7 +257,7 @@ def test_every_method_has_the_bits_of_one_process_in_two_actors(name: str, tmp_p
     kept: dict[str, Any] = {"compress": {"error_feedback": False}} if change else {}
     sets: dict[str, Any] = {"evaluate": {"clients": "all"}, "predict": {"gamma": None, "conformal": {"alpha": 0.5}}}
     tree = combined(method, "permutation", replicates=1, **sets, **(kept | change))
-    actors: dict[str, Any] = {"runtime": "ray", "clients__actors": 1 if method in ONE_CLIENT else 2}
+    actors: dict[str, Any] = {"runtime": "ray", "clients__actors": 1 if method in ("centralized", *REAL_TARGETS) else 2}
     ray, inline = fedray.run(tree, out=tmp_path / "ray", **actors), fedray.run(tree, out=tmp_path / "inline")
     for key in ("model_hash", "state_hash", "metrics"):
         assert ray.summary[key] == inline.summary[key]
