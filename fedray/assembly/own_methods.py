@@ -89,10 +89,9 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
         return f"models that are {_describe(found.models)}: keep {kind}, {list(wanted)}".replace("torch.", "")
     if not bool(torch.isfinite(found.models).all()):
         return "models that are NaN or infinite: look for a division, a logarithm or a root"
-    kept = {} if before is None else {"counters": before.counters, **dict.fromkeys(found.extra), **before.extra}
-    for name, old in kept.items():
+    for name, old in ({} if before is None else {"counters": before.counters, **before.extra}).items():
         new = found.counters if name == "counters" else found.extra.get(name)
-        if new is None or old is None or new.shape != old.shape:
+        if new is None or new.shape != old.shape:
             return (
                 f"a State whose {name} is {_describe(new)}, and was {_describe(old)}: keep its shape, begin with "
                 "{**state.extra, ...}, and let server.init make it so large as it will be"
@@ -472,9 +471,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
         "traffic": lambda found, _t, plan: check_pair(found, len(plan.client), "bytes up", "bytes down"),
         "remember": lambda found, _t, state, *_: check_state(found, len(state.models), state),
         "ask": lambda found, state, _stats: (
-            None
-            if found is None
-            else check_state(found, len(state.models), state._replace(extra=getattr(found, "extra", {})))
+            None if found is None else check_state(found, len(state.models), state._replace(extra={}))
         ),
         "server_work": lambda found, _t: check_work(found),
     }
