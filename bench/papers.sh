@@ -31,6 +31,7 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table shefl_fig1 shefl_fig1_fmnist $cnn --cells 'dirichlet_*,iid_fedavg,iid_fed_ensemble,iid_shefl'   # 238
     table ifca_300 ifca_rotated_mnist rounds=300 participation.per_round=2400 seed=2 evaluate.every=25 runtime=inline \
         --cells ifca,global                                                                   # 79
+    table shefl_networks shefl_networks_fmnist --cells fed_ensemble_code,lenet,ours,fedavg_paper   # 42
     table shefl_path shefl_table1a_fmnist $cnn --cells 'path_*'                               # 93
     table shefl_mnist shefl_table1a_mnist $cnn                                                # 460
     table shefl_mnist_wide shefl_table1a_mnist replicates=3 rounds=10 runtime=inline \
