@@ -534,14 +534,16 @@ def check_halves(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Up
         jobs = np.arange(len(uploads.client))
         halves = [] if tried or len(jobs) < 2 else [uploads.take(half) for half in np.array_split(jobs, 2)]
         found, total = reduce(uploads), Stats()
+        if not halves:
+            return found
         for half in halves:
             add_stats(total, reduce(half))
-        if halves and not is_alike(found, total):
+        if not is_alike(found, total):
             raise BadInput(
                 f"{where}: server.reduce of some uploads is not the sum of its results for their two halves, but the "
                 "uploads of a round come in blocks: add up in reduce, and divide in server.step"
             )
-        tried.extend([True] * len(halves))
+        tried.append(True)
         return found
 
     return call

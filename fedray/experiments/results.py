@@ -371,10 +371,9 @@ class Run:
 
         If the run was opened with the models of its best round, they are those of the best round.
         """
-        rounds = self.rounds
-        if self._folder == BEST_FOLDER and self.checkpoint is not None:
-            best = int(self.checkpoint.name.removeprefix("round-"))
-            rounds = rounds.filter([round <= best for round in rounds["round"].to_pylist()])
+        rounds, best = self.rounds, find_checkpoints(self.path / BEST_FOLDER)
+        if self._folder == BEST_FOLDER and best:
+            rounds = rounds.filter([round <= best[-1] for round in rounds["round"].to_pylist()])
         return average_last_rows(rounds)
 
     @property
