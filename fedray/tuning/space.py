@@ -23,6 +23,7 @@ from fedray.core.errors import (
     warn_user,
 )
 from fedray.core.options import Check, flag, maybe, one_of, real, text, whole
+from fedray.core.scores import cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 from fedray.scenario import nested
@@ -290,13 +291,14 @@ def judge_worlds(
 
 
 def find_inference_keys(metric: str) -> tuple[str, ...]:
-    """Returns the keys of `predict` on which a held-out metric depends, such as `gamma` for personal metrics."""
-    if not metric.startswith(HELD_OUT_PREFIX):
+    """Returns the keys of `predict` on which a metric of held-out or training samples depends."""
+    split, score = cut_split(metric)
+    if not split:
         return ()
-    if metric.startswith(f"{HELD_OUT_PREFIX}conformal"):
+    if score.startswith("conformal"):
         return ("average", "noise", "conformal", *(("gamma",) if "_client" in metric else ()))
-    if metric.startswith(f"{HELD_OUT_PREFIX}personal"):
-        spread = metric.endswith(("nll", "coverage_95", "width_95"))
+    if score.startswith("personal"):
+        spread = score.endswith(("nll", "coverage_95", "width_95"))
         return ("gamma", "average", "noise") if spread else ("gamma", "average")
     return ("average", "noise")
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from fedray.core.errors import BadInput, quote_value, warn_user
 from fedray.core.options import Check, label, maybe, one_of, whole
+from fedray.core.scores import cut_split
 from fedray.scenario import nested
 from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
@@ -198,7 +199,7 @@ def _check_trial(scenario: Scenario) -> None:
         "checkpoint.best": scenario.checkpoint.best,
     }
     for key, metric in rules.items():
-        if metric and not metric.startswith(HELD_OUT_PREFIX):
+        if metric and not cut_split(metric)[0]:  # of test samples
             raise BadInput(
                 f"{key} = {metric} is read on the test set, which a sweep leaves alone: write {HELD_OUT_PREFIX}{metric}"
             )

@@ -50,8 +50,12 @@ def test_a_key_that_one_of_the_objectives_reads_is_searched(objectives: list[str
     sets = {"predict.conformal.alpha": 0.1}
     found = read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides=sets))
     assert "gamma" in list_inference(found)
-    rule = {"metric": "hold_out_personal_accuracy"}
-    for stopped in ({"evaluate.stop_at": {**rule, "value": 0.9}}, {"stop": rule}):
+    rule, train = {"metric": "hold_out_personal_accuracy"}, {"metric": "train_personal_accuracy"}
+    for stopped in (
+        {"evaluate.stop_at": {**rule, "value": 0.9}},
+        {"stop": rule},
+        {"stop": train, "evaluate.train": True},
+    ):
         assert "gamma" not in list_inference(read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)))
 
 
