@@ -72,7 +72,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
-    """Warns if the partition changes the samples of groups of clients, but not the test samples."""
+    """Warns if the partition alters the training samples of groups of clients, but not the test samples."""
     if study.tests_other_rows:
         yield (
             "data.partition changes the rows of groups of clients, but not the test rows by which known clients are "
@@ -84,7 +84,7 @@ def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
     """Warns if test samples have classes that no client has.
 
-    The warning is about the first seed and fold with such classes. Generated data are not checked.
+    The message names only the first seed and fold with such classes. Generated data are not checked.
     """
     data, number = study.shards.data, study.clients.number
     if data.population is not None or not study.classes:
@@ -125,9 +125,9 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns if the column that names each sample's client is also an input, unless `data.features` is set.
+    """Warns if the column with each sample's client is also an input. A model can recognize the client by it.
 
-    A model can recognize the client by this input.
+    Does nothing if `data.features` is set.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -197,10 +197,10 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Returns for each world the number of models that no client with training samples ever trains, `[worlds]`.
+    """Returns how many models of each world are never trained by a client with training samples, `[worlds]`.
 
-    A world is one combination of a seed and a fold. If the run has more than `MOST_ROUNDS` rounds, all counts are 0,
-    because not all rounds are looked at.
+    A world is one combination of a seed and a fold. In a run of more than `MOST_ROUNDS` rounds nothing is counted, and
+    all counts are 0.
 
     Args:
         study: The objects of a run whose schedule does not depend on the training.
@@ -279,7 +279,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that no client trained, and of scores whose mean in the last evaluation is not finite.
+    """Warns of models that no client trained. Warns of scores whose mean in the last evaluation is not finite.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

@@ -41,7 +41,7 @@ def list_signals() -> list[signal.Signals]:
 
 
 class Ending:
-    """Holds the advice that is printed, and the functions that are called, when a signal ends this process.
+    """Holds what to do when a signal ends this process: advice to print, and functions to call.
 
     Attributes:
         hooks: Functions that stop what the process has started. They are called in reverse order, and must be quick.
@@ -69,7 +69,7 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 def current_ending() -> Ending:
     """Returns the `Ending` of the command that this process runs.
 
-    Without a command, as in a library, it is a new `Ending` that nothing reads.
+    If fedray is used as a library, it is a new `Ending` without effect.
     """
     return _CURRENT.get() or Ending()
 
@@ -81,7 +81,7 @@ def describe_end(number: int, advice: str) -> str:
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Lets the signals INT, TERM and HUP end the process with one printed line while the block runs.
+    """Ends the process with one printed line if the signal INT, TERM or HUP arrives in the block.
 
     It acts only in the main thread, because Python handles signals only there.
 
@@ -315,7 +315,7 @@ def import_quickly() -> Iterator[None]:
 
 
 def leave_untidy(library: str) -> None:
-    """Tells `exit_quickly` that a library has no work left, and needs no tear-down."""
+    """Tells `exit_quickly` that it may skip the tear-down of a library."""
     if library in _TIDY:
         _TIDY.remove(library)
 
@@ -343,10 +343,7 @@ def exit_quickly(status: int) -> None:
 
 
 class _Tolerant:
-    """Wraps a text stream, and drops text that the stream cannot write.
-
-    Everything else is passed to the stream.
-    """
+    """Wraps a text stream, and drops text that the stream cannot write."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -366,7 +363,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text that stderr cannot write inside the block, for example after its reader has ended.
+    """Drops text of the block that stderr cannot write, for example because its reader has ended.
 
     Example:
         >>> reader, writer = os.pipe()

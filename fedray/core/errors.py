@@ -60,7 +60,7 @@ class Unwritable(FedrayError):
 
 
 class Lost(FedrayError):
-    """Raised if a worker process died and no other process has its state. Private vectors of clients are such state.
+    """Raised if a worker process died with state that no other process has, such as private vectors of clients.
 
     The run then continues from its newest checkpoint.
     """
@@ -143,7 +143,8 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
     A world is one combination of a seed and a fold.
 
     Args:
-        value: A mapping with `mean` and `sd`, which may be None, and `n`, the number of worlds that have the metric.
+        value: A mapping with `mean`, `sd` and `n`, the number of worlds that have the metric. `mean` and `sd` may be
+            None.
         worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
             target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
@@ -223,8 +224,8 @@ def format_seconds(number: float) -> str:
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """Writes a run's total of bytes or seconds with a unit.
 
-    `value` is the total in bytes or seconds. None means infinity. `largest` is the largest of several totals that are
-    shown in the same unit.
+    `value` is the total in bytes or seconds. None means infinity. If several totals share one unit, `largest` is the
+    largest of them.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -312,7 +313,7 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns a question that suggests the most similar known word. If no word is similar, it returns `otherwise`.
+    """Returns a question with the most similar known word, or `otherwise` if no word is similar.
 
     Args:
         word: The user's value. If it is not text, no word is similar.

@@ -54,8 +54,7 @@ class Seen(NamedTuple):
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`. They are None if the loss has not asked for them
-            (`LocalLoss.reads`).
+        features: Inputs of the model's last layer, `[B, f]`. None means that `LocalLoss.reads` does not name them.
     """
 
     outputs: Tensor
@@ -106,8 +105,7 @@ class Reading(NamedTuple):
         client: Id of each lane's client, `[W]` int64.
         model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
         broadcast: The model that each lane's client received, `[W, d]`.
-        previous: The model with which the previous training of each lane's client ended, `[W, d]`. None means that no
-            code uses it.
+        previous: The model that each lane's client trained before, `[W, d]`. None means that no code uses it.
         ensemble: For each lane, all K models at the beginning of the round, `[W, K, d]`. None means that no code uses
             them.
         size: Number of training samples of each lane's client, `[W]` int64. It is None while fedray tries a user's
@@ -438,7 +436,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the ascending positions, `[s]`, of the values that a tier's network holds in round t."""
+        """Returns the positions in a model of the values that a tier's network holds in round t, `[s]`, ascending."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -533,7 +531,7 @@ class Work:
     def describe(self) -> tuple[str, str]:
         """Returns the name of the class that does the work, and what the work is.
 
-        A run's manifest shows these texts where other methods have an engine and the reason for its choice.
+        A run's manifest shows these texts in place of an engine and the reason for its choice.
         """
         return type(self).__name__, "its work is code"
 
@@ -544,7 +542,7 @@ class Work:
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack did in a round. A stack is a method with several trainings, which are called its parts.
+    """What one part of a stack did in a round. A stack is a method with several trainings (parts).
 
     Attributes:
         before: State of the part before the round.
@@ -570,7 +568,8 @@ class Walk(NamedTuple):
     Attributes:
         at: A function that takes a step and returns for each model the client that has it, `[R, K]` (R worlds, K
             models).
-        down: A function that takes a step and returns for each model whether this client has failed, `[R, K]`.
+        down: A function that takes a step and returns for each model whether the client that has it has failed, `[R,
+            K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -627,7 +626,7 @@ class Compressed(NamedTuple):
 
     Attributes:
         delta: The deltas that the server receives, `[J, d]`.
-        own: Names and values, `[J, d]`, of the clients' new private vectors.
+        own: The clients' new private vectors by name, `[J, d]` each.
     """
 
     delta: Tensor
@@ -640,7 +639,7 @@ def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
 
 
 def send_whole(uploads: Uploads) -> Compressed:
-    """Returns uploads as they are. It serves as `Compress.apply` if nothing is compressed."""
+    """Returns uploads as they are: `Compress.apply` if nothing is compressed."""
     return Compressed(uploads.delta)
 
 
@@ -665,7 +664,7 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """How a client trains. The fastest engines accept only settings without functions.
+    """The settings of a client's training. The fastest engines accept only settings without functions.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. FedProx, FedDyn,
     Ditto and SCAFFOLD have this form. The optimizer begins each local training without state (Fed-ensemble, section
@@ -675,14 +674,14 @@ class Local:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Initial learning rate.
         lr_decay: The factor by which the learning rate is multiplied every `lr_decay_every` rounds.
-        lr_decay_every: Number of rounds. See `lr_decay`.
+        lr_decay_every: Number of rounds between two such multiplications.
         momentum: Momentum of SGD, 0 to 1.
         nesterov: Whether SGD uses Nesterov's momentum.
         weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
             subtracts `lr * weight_decay * w` from the parameters.
         batch_size: Number of samples in a step. None means all samples of the client.
-        last_batch: What happens to the last batch of an epoch if it is smaller than `batch_size`. `keep` trains on it.
-            `drop` leaves it out, unless it is the client's only batch. `merge` adds its samples to the previous batch.
+        last_batch: Rule for a last batch that is smaller than `batch_size`. `keep` trains on it. `drop` leaves it out,
+            unless it is the client's only batch. `merge` adds its samples to the previous batch.
         epochs: Number of passes over the client's samples. None means that `steps` is set.
         steps: Number of optimizer steps of every client. None means that `epochs` is set.
         pull: Strength of the pull towards the received model (FedProx's mu).
@@ -877,7 +876,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the ascending positions, `[s]`, of the values that a tier's network holds in round t."""
+        """Returns the positions in a model of the values that a tier's network holds in round t, `[s]`, ascending."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -926,7 +925,7 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Leaves out models whose weight is 0: returns the outputs or losses of the other models of a world.
+        """Returns the outputs or losses of a world's models whose weight is not 0.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})

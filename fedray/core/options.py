@@ -315,10 +315,10 @@ class ReadSections(NamedTuple):
     """The functions that read sections inside an option.
 
     Attributes:
-        network: A function that takes a key, a section with keys of the section `model`, and checks of the section's
-            other keys. It returns the section with its defaults.
-        classifier: A function that takes a key and a section of a scikit-learn classifier. It returns the section with
-            its defaults, or None if the section names no classifier.
+        network: A function that reads a network. It takes the section's key, the section (with keys as in `model`), and
+            checks of further keys. It returns the section with its defaults.
+        classifier: A function that reads a scikit-learn classifier. It takes the section's key and the section. It
+            returns the section with its defaults, or None if the section names no classifier.
         classifiers: Names of the classifiers.
     """
 
@@ -435,16 +435,15 @@ class MethodSpec:
         stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
-        mean_field: Empty means that a model is a network. Otherwise it is a Gaussian over the network's weights, whose
-            initial rho is an option. With `prior`, the model also holds the Gaussian's prior. With `site`, it also
-            holds a client's factor of the posterior.
+        mean_field: Set if a model is a Gaussian over the network's weights. Its initial rho is an option. With `prior`,
+            the model also holds the Gaussian's prior. With `site`, it also holds a client's factor of the posterior.
+            Empty means that a model is a network.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
-        sampled: Whether a model consists of several samples of a client's posterior. The number of samples is then an
-            option.
+        sampled: Whether a model consists of several samples of a client's posterior. An option sets their number.
         server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
             `server.seconds_per_sample` have no effect.
-        step: Name of the method's own step size, an option with which training can diverge. Empty means that there is
-            none.
+        step: Name of the option that is the method's own step size. Training can diverge with it. Empty means no such
+            option.
     """
 
     text: str

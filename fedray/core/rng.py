@@ -1,10 +1,10 @@
 """Computes random numbers from an *address*: the tuple (seed, purpose, round, client, model).
 
-The same address gives the same random numbers on any machine. So results depend neither on the order of execution, nor
-on the process that trains a client. `stream(seed, "batches", round, client, model)` returns a NumPy generator (Philox)
-for one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform` compute
-random numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys are cheap: creating a generator takes longer
-than training a small client.
+The same address gives the same random numbers on any machine. Results depend neither on the order of execution nor on
+the process that trains a client. `stream(seed, "batches", round, client, model)` returns a NumPy generator (Philox) for
+one address. `keys` computes a 64-bit *key* for each of many addresses at once, and `bits` and `uniform` compute random
+numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys are cheap: creating a generator takes longer than
+training a small client.
 """
 
 import hashlib
@@ -106,7 +106,7 @@ def stream(seed: int, purpose: str, *address: int) -> np.random.Generator:
 
 @contextmanager
 def torch_scope(key: int, device: Any = None) -> Iterator[None]:
-    """Returns a context that seeds torch's global generator with `key`, and at its end restores the old state.
+    """Returns a context that seeds torch's global generator with `key`, and restores the old state at its end.
 
     Dropout, constructors of modules, and other code that draws from the global generator run in this context. If
     `device` is a CUDA device, its generator is seeded, too.
@@ -148,9 +148,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
-    At its end the context restores the states of all generators. A user's code runs in this context, because the code
-    may draw from any of the generators. torch and NumPy use the same kind of generator (MT19937), so each is seeded
-    with a different 32-bit half of the key.
+    At its end the context restores the states of all generators. A user's code runs in it, because it may draw from any
+    of them. torch and NumPy use the same kind of generator (MT19937). Each is seeded with a different 32-bit half of
+    the key.
 
     Example:
         >>> with generators_scope() as start:

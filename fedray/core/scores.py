@@ -144,7 +144,7 @@ SPLITS = {"hold_out_": ("held-out ", "; on held-out rows"), "train_": ("training
 
 
 def cut_split(name: str) -> tuple[str, str]:
-    """Cuts a score's key into the prefix of its samples, which is empty for test samples, and the key without it.
+    """Cuts a score's key into the prefix that names the samples, and the rest. Test samples have an empty prefix.
 
     Example:
         >>> cut_split("train_nll"), cut_split("nll")

@@ -94,7 +94,7 @@ def hash_library() -> str | None:
 
 
 def address(array: Tensor | NDArray[Any] | None) -> int | None:
-    """Returns the memory address of a contiguous array's data. For None it returns None."""
+    """Returns the memory address of a contiguous array's data, or None for None."""
     if array is None:
         return None
     if isinstance(array, Tensor):
@@ -128,8 +128,8 @@ def sum_rows(
 
     Each value is split into parts, which are called limbs. A coarse limb holds what is too large for the fine limbs.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If there is a
-    coarse limb, it comes first. The magnitude of a row with a NaN is NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. A coarse limb
+    comes first. A row with a NaN has the magnitude NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
@@ -377,7 +377,7 @@ def add_stats(total: Stats, part: Stats) -> None:
 
     Args:
         total: The total. It is empty at first.
-        part: The statistics. The total may keep the arrays of `part`, so no other code may use these arrays afterwards.
+        part: The statistics. Their arrays may become part of the total. Do not use them afterwards.
     """
     for name, value in part.items():
         if name in total:
@@ -416,7 +416,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns a matrix `[G, d]` without its rows of zeros. If all rows that are left are adjacent, they are not copied.
+    """Returns a matrix `[G, d]` without its rows of zeros. Remaining rows that are all adjacent are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))

@@ -276,16 +276,16 @@ class Uploads(NamedTuple):
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.
-        client: Id of each job's client, `[J]`. It is a NumPy array. So are `model`, `world`, `tier`, `size` and
-            `steps`.
+        client: Id of each job's client, `[J]`. This field, `model`, `world`, `tier`, `size` and `steps` are NumPy
+            arrays.
         model: Index of each job's model, `[J]`.
         world: Index of each job's world, `[J]`.
         tier: Tier of each job's client, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
         counters: Integer buffers after training, `[J, c]`. None means that there are none.
-        own: Names and values, `[J, d]`, of the clients' private vectors. Compression uses them. They are never sent.
-        beside: What each job sends in addition to the delta: the change of a vector (SCAFFOLD), `[J, d]`, or m measured
-            values, `[J, m]`. None means nothing.
+        own: The clients' private vectors by name, `[J, d]` each. Compression uses them. They are never sent.
+        beside: Further values that each job sends: the change of a vector (SCAFFOLD), `[J, d]`, or m measured values,
+            `[J, m]`. None means that only the delta is sent.
         key: Key of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job, `[J]`. Only tests may pass None.
         columns: Positions of the trained values in a model, `[s]`, in ascending order. The delta is 0 elsewhere. None
@@ -352,11 +352,9 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Rounds shares `[n]` to whole numbers that add up to `total`.
+    """Rounds shares `[n]` to whole numbers that add up to `total`, as the shares do.
 
-    The shares must add up to `total`, except for rounding errors.
-
-    Shares with the largest fractional parts are rounded up. If such parts are equal, earlier shares come first.
+    The shares with the largest fractional parts are rounded up. If parts are equal, earlier shares come first.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

@@ -1,8 +1,8 @@
 """Lets clients fit decision trees instead of training by gradients, and combines the trees by boosting.
 
 A *learner* is one fitted tree. Each round adds learners to an ensemble. The server chooses them among *candidates*,
-after clients have measured the errors of all candidates. A candidate is one learner, or a committee of all learners of
-the round, which vote together.
+after clients have measured the errors of all candidates. A candidate is one learner, or all learners of the round as a
+committee with one vote.
 """
 
 import math
@@ -47,7 +47,7 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
     """Converts a fitted `sklearn.tree.DecisionTreeClassifier` to an array.
 
     The tree has at most L = `leaves` leaves. The array has three values for each node, `[2 L - 1, 3]` float32. A leaf
-    predicts its most frequent class, or in a tie the first such class.
+    predicts its most frequent class. In a tie it predicts the first of these classes.
 
     Example:
         >>> from sklearn.tree import DecisionTreeClassifier
@@ -74,14 +74,14 @@ def write_tree(tree: Any, leaves: int) -> Tensor:
 
 
 def has_root(trees: Tensor) -> Tensor:
-    """Returns whether each array of n nodes, `[..., n, 3]`, is a tree, `[...]`. An array of zeros is no tree."""
+    """Returns whether each of some arrays `[..., n, 3]` is a tree of n nodes, `[...]`. An array of zeros is no tree."""
     return trees[..., 0, 0] != 0
 
 
 def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
-    """Returns the classes `[B, M]` int64 that M trees `[M, n, 3]` predict for B samples `[B, f]`.
+    """Returns the classes that M trees predict for B samples, `[B, M]` int64.
 
-    A tree is an array of n nodes. For an array of zeros, the class is -1.
+    `trees` holds trees of n nodes, `[M, n, 3]`, and `x` the inputs, `[B, f]`. An array of zeros predicts the class -1.
     """
     number, n = trees.shape[:2]
     kind, value, child = trees.reshape(-1, NUMBERS).unbind(-1)
@@ -99,9 +99,10 @@ def classify_rows(trees: Tensor, x: Tensor) -> Tensor:
 
 
 def vote(classes: Tensor, number: int) -> Tensor:
-    """Returns the class with the most votes of a committee, or -1 if nobody votes. In a tie, the first class wins.
+    """Returns the class with the most votes of a committee. In a tie, the first class wins.
 
-    `classes` holds the class for which each of S members votes, `[..., S]`, or -1. `number` is the number of classes.
+    `classes` holds the votes of S members, `[..., S]`. A member with -1 does not vote. If nobody votes, the result is
+    -1. `number` is the number of classes.
 
     Example:
         >>> vote(torch.tensor([[2, 0, 2], [1, 0, -1], [-1, -1, -1]]), 3).tolist()
@@ -153,7 +154,7 @@ class BoostedTrees(nn.Module):
         classes: Number of classes, C.
         committee: Whether the learners of a round have one vote together.
         alpha: Weight of each round's vote, `[T]`. A round that added nothing has the weight 0.
-        scale: Logarithm of the sum of all samples' weights before they are normalized, for each round, `[T]`.
+        scale: Logarithm of the sum of all samples' weights in each round, before they are normalized, `[T]`.
         trees: The S learners of each round, as trees of n nodes, `[T, S, n, 3]`.
     """
 
@@ -169,7 +170,7 @@ class BoostedTrees(nn.Module):
         self.register_buffer("trees", torch.zeros(size.rounds, size.seats, tree_nodes(size.leaves), NUMBERS))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logarithms of the classes' vote shares, `[B, C]`, for inputs `[B, *input]`.
+        """Returns the logarithms of each class's share of the votes, `[B, C]`, for inputs `[B, *input]`.
 
         While the ensemble is empty, all classes have equal shares.
         """
@@ -262,8 +263,13 @@ def as_committee(learners: Tensor) -> Tensor:
 def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     """Returns the candidates of a round in each of R worlds, `[R, M, S, n, 3]`, in the order of clients.
 
-    A world has at most M candidates of S learners (trees). Unused entries are 0. `stats` holds the learners of each
-    client. The function `candidates` turns these learners into candidates, as `each_alone` does.
+    M is the largest number of candidates of a world, and S is the number of learners (trees) of a candidate. Unused
+    entries are 0.
+
+    Args:
+        worlds: Number of worlds, R.
+        stats: The learners of each client.
+        candidates: A function that turns learners into candidates, such as `each_alone`.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -277,11 +283,9 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 
 
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
-    """Returns a function for `Phase.ask`.
+    """Returns a function for `Phase.ask`, by which clients measure the errors of a round's candidates.
 
-    It adds a round's candidates to the state, so that clients measure the candidates' errors.
-
-    The function returns None if the clients have already measured them in this round.
+    The function adds the candidates to the state. It returns None if the clients have measured them already.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -293,11 +297,10 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's samples. If they are too large to be added, they are divided by a power of two.
+    """Returns the weights of a client's samples. Weights too large to be added are divided by a power of two.
 
-    Weights grow large if clients miss a round. For example, the weight of a learner that is never wrong on the
-    participants' samples is 23 or more. If it is wrong on samples of another client, the weights of these samples are
-    multiplied by e^23.
+    Weights grow large if clients miss a round. For example, a learner that is never wrong on the participants' samples
+    has the weight 23 or more. It multiplies by e^23 the weights of other clients' samples on which it is wrong.
 
     Args:
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.
@@ -322,10 +325,14 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
 
 
 def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns clients' sums of sample weights as statistics of a round. The sums were divided by `2^shift`.
+    """Returns clients' sums of sample weights as statistics of a round.
 
-    Client j of world `world[j]` has the sums `errors[j]`, `[1 + M]`. The first is over all samples. Each further sum is
-    over the samples on which one of the M candidates is wrong.
+    Args:
+        errors: The sums of each client, divided by `2^shift`, `[J, 1 + M]`. The first sum is over all samples. Each
+            further sum is over the samples on which one of the M candidates is wrong.
+        world: World of each client, `[J]`.
+        worlds: Number of worlds.
+        shift: Exponent of the power of two.
     """
     ones = torch.ones(len(errors), dtype=torch.int64)
     return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
@@ -334,8 +341,8 @@ def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> 
 def join_errors(stats: Stats) -> Tensor:
     """Adds up the clients' sums of sample weights in each world, `[R, 1 + M]`.
 
-    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. The result is divided by a power
-    of two: the largest by which a client of the world has divided its sums.
+    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. Each world's result is divided by
+    the largest power of two that one of its clients has used (`shift`).
 
     Example:
         >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
@@ -355,8 +362,8 @@ def join_errors(stats: Stats) -> Tensor:
 def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
     """Returns a server that adds the candidate with the smallest error to the ensemble.
 
-    `samme` computes the candidate's weight. Boosting stops in a world (a seed and a fold) when the best candidate is no
-    better than guessing. If `keeps_pool` is true, all rounds have the candidates of the first round.
+    `samme` computes the candidate's weight. Boosting stops in a world when its best candidate is no better than
+    guessing. If `keeps_pool` is true, all rounds have the candidates of the first round.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
@@ -399,7 +406,7 @@ def bagging_server(sizes: Sizes) -> Server:
 
 
 def until_chance(schedule: Schedule) -> Schedule:
-    """Removes from a schedule the jobs of worlds (each a seed and a fold) in which boosting has stopped."""
+    """Returns the schedule without the jobs of worlds in which boosting has stopped. A world is a seed and a fold."""
 
     def plan(t: int, state: State | None) -> Plan:
         jobs = schedule(t, state)
@@ -409,15 +416,12 @@ def until_chance(schedule: Schedule) -> Schedule:
 
 
 def explain_stop(state: State) -> str:
-    """Returns why boosting has stopped in all worlds.
-
-    The text is empty while boosting continues in any world (a seed and a fold).
-    """
+    """Returns why boosting has stopped. The text is empty while boosting continues in any world (a seed and a fold)."""
     return "no learner is better than guessing" if bool((state.extra["stopped"] > 0).all()) else ""
 
 
 def _copy_parts(state: State, layout: Layout) -> dict[str, Tensor]:
-    """Copies alpha, scale and trees (`BoostedTrees`) of all R worlds from the state, `[R, ...]` each."""
+    """Returns copies of `BoostedTrees`' alpha, scale and trees in R worlds, `[R, ...]` each."""
     return {name: view.clone() for name, view in layout.views(state.models).items()}
 
 
@@ -440,8 +444,8 @@ class Sent(NamedTuple):
         learner: Number of bytes of a learner.
         series: Number of learners that a client sends, F.
         seats: Number of learners that a round adds to the ensemble, S.
-        asked: Whether a client reports one error for each learner. False means that it reports one error for all
-            learners, as a committee.
+        asked: Whether a client reports one error for each learner. False means one error for the committee of all
+            learners.
         pool: Whether clients fit and send learners in the first round only.
     """
 
@@ -453,10 +457,10 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function that takes a round, and returns the last earlier round in which each client had a job.
+    """Returns a function that takes a round, and returns each client's last earlier round with a job.
 
-    The result is `[R * N]`, for N clients in each of R worlds (each a seed and a fold). It is -1 if a client had no job
-    before. The schedule must not need a state.
+    The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. It is -1 if
+    the client had no job before. The schedule must not need a state.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -532,7 +536,7 @@ class KnownWeights(NamedTuple):
     """The weights of a client's samples in boosting, after some rounds.
 
     Attributes:
-        rounds: Number of rounds.
+        rounds: Number of these rounds.
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.
     """
 
@@ -542,7 +546,7 @@ class KnownWeights(NamedTuple):
 
 @dataclass
 class Known:
-    """What a process stores about its clients from one round to the next, to save repeated work.
+    """Stores what a process knows about its clients, to save repeated work in later rounds.
 
     Attributes:
         row: The last ensemble that the process received, for each world (a seed and a fold).
@@ -564,7 +568,7 @@ class OneJob(NamedTuple):
 
     Attributes:
         site: The worker.
-        known: What the process stores about its clients.
+        known: Stored knowledge of this process about its clients.
         t: The round, from 0.
         state: The state of the server.
         client: Id of the client.
@@ -583,7 +587,7 @@ class OneJob(NamedTuple):
 
 @dataclass(frozen=True)
 class FitTrees(Work):
-    """Lets clients fit decision trees of scikit-learn, and send them as arrays of values. A fitted tree is a learner.
+    """Lets clients fit decision trees of scikit-learn. The fitted trees (learners) are sent as arrays.
 
     Attributes:
         options: Options of the decision tree, by scikit-learn's names.
@@ -610,9 +614,9 @@ class FitTrees(Work):
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
 
     def begin(self, site: Site, kept: dict[Any, Any], t: int, state: State) -> None:
-        """Deletes stored results that do not belong to the ensembles and candidates of this round.
+        """Deletes stored results that do not fit the ensembles and candidates of this round.
 
-        Stored weights of samples stay valid if this round's ensemble extends the one from which they were computed.
+        Weights of samples stay valid if the ensemble has only grown since they were computed.
         """
         known = _known(kept)
         pool = state.extra.get(CANDIDATES)
@@ -632,8 +636,8 @@ class FitTrees(Work):
         """Fits a client's learners of round t. If the state holds candidates, measures their errors instead.
 
         Returns:
-            The statistics and the loss. The statistics hold the learners, or sums of sample weights. The loss is the
-            weighted error of the first learner on the client's samples, or the smallest such error of a candidate.
+            The statistics and the loss. The statistics hold the fitted learners, or sums of sample weights. The loss is
+            a weighted error on the client's samples: that of the first learner, or the smallest of the candidates.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -641,7 +645,7 @@ class FitTrees(Work):
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
-        """Fits the F learners of a client, and returns them as statistics, with the loss.
+        """Fits the F learners of a client. Returns them as statistics, and the loss.
 
         The first learner uses the samples' weights that follow from the ensemble. Before each later learner is fitted,
         the samples on which the previous one is wrong get larger weights (local AdaBoost).
@@ -663,7 +667,7 @@ class FitTrees(Work):
         return {"learners": Kept({(job.world, 0, job.client): learners})}, first
 
     def _fit_one(self, job: OneJob, weight: FloatArray, number: int) -> Tensor:
-        """Fits one learner (tree of n nodes), `[n, 3]`, to weighted samples or to drawn samples."""
+        """Fits one learner to weighted samples or to drawn samples. Returns it as a tree of n nodes, `[n, 3]`."""
         seed, address = int(job.site.seeds[job.world]), (job.t, job.client, number)
         x, y = job.rows.x.numpy(), job.rows.y.numpy()
         random_state = int(rng.keys(seed, "learner", *address) % np.uint64(2**32))
@@ -675,7 +679,10 @@ class FitTrees(Work):
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
-        """Returns sums of a client's sample weights: over all samples, and where each candidate is wrong."""
+        """Returns sums of a client's sample weights, and the loss.
+
+        One sum is over all samples. One more sum for each candidate is over the samples on which it is wrong.
+        """
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)
         key = (world, job.client)
@@ -711,7 +718,7 @@ class FitTrees(Work):
 
 
 def _known(kept: dict[Any, Any]) -> Known:
-    """Returns what this process stores about its clients."""
+    """Returns the `Known` of this process."""
     found: Known = kept.setdefault("boosting", Known())
     return found
 

@@ -59,7 +59,7 @@ class Vectors(Piece):
 class Correction(Piece):
     """Corrects the local gradient by a private vector that each client keeps for each model.
 
-    If the server also sends a vector, clients send the change of the private vector in addition to the delta.
+    If the server sends a vector, too, a client sends the change of its private vector with the delta.
 
     Attributes:
         name: Name of the private vector.
@@ -169,8 +169,8 @@ def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Tra
     """Returns SGD that trains some parameters (the head) first, and all others (the body) in the last epochs.
 
     Args:
-        head: Whether each of the p parameters belongs to the head.
-        body: Number of last epochs, at most `epochs`, that train the body. The body trains at least one step.
+        head: Whether each of the p parameters belongs to the head, `[p]`.
+        body: Number of last epochs that train the body, at most `epochs`. The body is trained for at least one step.
         epochs: Number of epochs of a local training.
         momentum: Momentum of SGD, 0 to 1. Parameters that are not trained have the velocity 0.
 
@@ -199,8 +199,8 @@ def contrast_models(mu: float, temperature: float) -> LocalLoss:
     """Returns the network's loss plus `mu` times a contrastive loss of features (MOON).
 
     The contrastive loss is `-log(e^(s(z, z_glob)/tau) / (e^(s(z, z_glob)/tau) + e^(s(z, z_prev)/tau)))`. Here s is the
-    cosine of the angle between two feature vectors, and tau > 0 is the temperature. z are the features of the model
-    that is trained, z_glob those of the received model, and z_prev those of the model that the client trained before.
+    cosine of the angle between two feature vectors, and tau > 0 is the temperature. A sample has the features z in the
+    model in training, z_glob in the received model, and z_prev in the client's previous model.
 
     Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, equations 3 and 4.
 

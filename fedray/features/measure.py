@@ -36,7 +36,7 @@ MAPPED_NUMBERS = 8 << 20  # total length of the gradients that are computed at a
 
 
 class Measure(Piece):
-    """The base class of `Curvature` and `ClientSums`. Both call the network's module after training."""
+    """The base class of `Curvature` and `ClientSums`, which measure a model after its training."""
 
     @property
     def calls_module(self) -> bool:
@@ -47,13 +47,13 @@ class Measure(Piece):
 class Curvature(Measure):
     """Measures the diagonal of the Fisher information of a trained model on the client's samples.
 
-    With the kind `model`, it is the mean over the samples of `sum_y p(y | x, w) (d log p(y | x, w) / dw)^2`, `[d]`.
-    With the kind `empirical`, it is the mean square of the loss's gradient at a sample's true label. If a client has no
-    samples, the diagonal is 0.
+    The diagonal is a mean over samples, `[d]`. The kind `model` has the mean of `sum_y p(y | x, w) (d log p(y | x, w) /
+    dw)^2`. The kind `empirical` has the mean square of the loss's gradient at the true label. Without samples, the
+    diagonal is 0.
 
     Attributes:
         kind: `model` or `empirical`.
-        rows: Number of samples of each client that are used. New ones are drawn in each round. None means all samples.
+        rows: Number of samples that each client draws anew in each round. None means all samples.
     """
 
     kind: Literal["model", "empirical"] = "model"
@@ -110,9 +110,9 @@ class ClientSums(Measure):
     The sum is 0 for a client without samples.
 
     Attributes:
-        function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. It is
-            called once for each part of the client's samples, and the results are added. Before the first call, the
-            global random generators are seeded with the job's random key.
+        function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. It gets
+            the client's samples in parts, and the results are added. Before the first part, the global random
+            generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
     """
 
@@ -129,7 +129,7 @@ class ClientSums(Measure):
         return FORWARD * size
 
     def end(self, update: Update) -> Update:
-        """Computes the function's sum over the samples of each job. The client sends the sum with its delta.
+        """Computes the sum over the samples of each job. The client sends it with its delta.
 
         Raises:
             BadInput: The function did not return a tensor of length `numbers`.
@@ -156,7 +156,10 @@ class ClientSums(Measure):
 
 
 def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields network inputs and targets of the samples `place` of a client, at most `EVALUATED_ROWS` at a time."""
+    """Yields inputs and targets of a client's samples, at most `EVALUATED_ROWS` at a time.
+
+    `place` holds the indices of the samples, `[n]`.
+    """
     fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0][torch.from_numpy(place)]
     for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
@@ -194,12 +197,15 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
 
 
 def count_gradients(net: Net, kind: str) -> int:
-    """Returns how many gradients are computed for the Fisher diagonal of one sample."""
+    """Returns the number of gradients that the Fisher diagonal of one sample needs."""
     return net.outputs if kind == "model" else 1
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs `out`."""
+    """Returns vectors whose outer products add up to the Fisher matrix of one sample's outputs, `[j, outputs]`.
+
+    `out` are the outputs, and `y` is the target.
+    """
     if kind == "model":
         return factor_fisher(net.objective, out)
     slope: Tensor = grad(lambda one: per_sample(net.objective, one[None], y[None])[0])(out)

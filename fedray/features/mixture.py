@@ -33,7 +33,7 @@ STEPS = 20  # E steps for a client whose weights are not known yet
 
 @dataclass(frozen=True)
 class Mixture(Piece):
-    """Computes the probabilities that a client's samples come from each of the models: the models' shares (E step).
+    """Computes the models' shares: the probabilities that a client's samples come from each model (E step).
 
     Each model is then trained on all samples of the client, weighted by its shares.
     """
@@ -72,9 +72,9 @@ class Mixture(Piece):
 def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
     """Returns the probabilities that sample j comes from model m, `[K, n]`.
 
-    It is in proportion to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods l of K
-    models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. For each sample, the
-    probabilities add up to 1 before those below `LEAST_SHARE` are raised to it.
+    The probability is proportional to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods
+    l of K models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. The
+    probabilities of a sample add up to 1. Then those below `LEAST_SHARE` are raised to it.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -88,9 +88,8 @@ def share_samples(losses: ArrayLike, weights: ArrayLike) -> FloatArray:
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:
     """Returns a client's weights of K fixed models, `[K]`.
 
-    The weights start equal. Each of `steps` E steps replaces the weight of a model by the mean probability that a
-    sample of the client comes from this model. `losses` holds the loss of each model on each sample, `[K, n]`. Without
-    samples, the weights stay equal.
+    The weights start equal. In each of `steps` E steps, the new weight of a model is its mean share in the client's
+    samples. `losses` holds the loss of each model on each sample, `[K, n]`. Without samples, the weights stay equal.
 
     Example:
         >>> fit_weights([[0.0, 0.0], [3.0, 3.0]]).round(3).tolist()
@@ -111,10 +110,10 @@ class _Shared(NamedTuple):
 
 
 class Shares:
-    """The shares of models in samples: the probabilities that the samples of a round's clients come from each model.
+    """Computes the models' shares in samples: the probabilities that a client's samples come from each model.
 
-    They are computed when a client's first job needs them. They depend only on the client's samples, the models of the
-    round and the client's private weights of the models.
+    The shares of a client are computed when its first job of the round needs them. They depend on the client's samples,
+    on its private weights of the models, and on the models of the round.
     """
 
     def __init__(self, site: Site, state: State, models: int) -> None:
@@ -123,7 +122,7 @@ class Shares:
         self._known: dict[tuple[int, int], _Shared] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns the share of each lane's model (a lane is one job) in each sample of the lane's batches, `[S, W, B]`.
+        """Returns the share of each lane's model in each sample of the lane's batches, `[S, W, B]`.
 
         `place` holds the indices of these samples among all samples of the lane's client, `[S, W, B]`.
         """

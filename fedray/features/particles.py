@@ -43,9 +43,9 @@ _FUDGE = 1e-6  # added to the root of a running mean of squares
 class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
-    A client also keeps K particles of its own, which represent the client's factor of the distribution. At first they
-    are the initial models. After each training they move, so that they also represent what the training has changed.
-    The functions below take tensors of one client, `[K, p]` each.
+    A client also keeps K particles of its own, which represent the client's factor of the distribution. They start at
+    the initial models. After each training they move, to add the change of this training. The functions below take
+    tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
@@ -84,9 +84,9 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
 
     def end(self, update: Update) -> Update:
-        """Moves the clients' own particles, so that they also represent what the training has changed.
+        """Moves the clients' own particles, to add the change of the training.
 
-        They continue from their last positions, with a new optimizer that has the settings of the training.
+        The particles start at their last positions. Their optimizer is new, with the settings of the training.
         """
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
@@ -96,7 +96,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: now})
 
     def _couple(self, received: Tensor, own: Tensor, size: Tensor) -> Couple:
-        """Returns a function that takes the gradients of clients' models and returns the directions of their steps."""
+        """Returns a function that turns the gradients of the clients' models into the directions of their steps."""
 
         def move(g: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
             return self.move(g, received, now, own, size[0])
@@ -118,10 +118,12 @@ class Particles(Piece):
 
 
 def for_each_client(models: int, function: Callable[..., Tensor], *lanes: Tensor) -> Tensor:
-    """Applies a function to the K lanes of each client, and returns the results of all clients, `[W, p]`.
+    """Applies a function to the K lanes of each client, and returns all results, `[W, p]`.
 
-    `models` is K. The function takes tensors `[K, ...]` and returns `[K, p]`. `lanes` are tensors of all clients, `[W,
-    ...]`.
+    Args:
+        models: Number of models of a client, K.
+        function: A function that takes tensors of one client, `[K, ...]`, and returns `[K, p]`.
+        lanes: Tensors of all clients, `[W, ...]`.
     """
     return torch.cat([function(*parts) for parts in zip(*(torch.split(each, models) for each in lanes), strict=True)])
 
@@ -148,7 +150,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error if the gradient of the loss is asked for. There is no such gradient when own particles move."""
+    """Raises an error if the gradient of the loss is used. It does not exist when own particles move."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
@@ -161,7 +163,7 @@ class Target(NamedTuple):
     """The density that the particles represent, `p_0(w) exp(-sum of all samples' losses / temperature)`.
 
     Attributes:
-        temperature: alpha, above 0. The losses are divided by it.
+        temperature: alpha, the divisor of the losses, above 0.
         precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter. 0 means a flat prior.
         bandwidth: lambda, the width of the Gaussian kernels around the particles.
     """
@@ -199,13 +201,12 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns the `Piece` by which clients move particles to a posterior, and learn their factors of this posterior.
+    """Returns a `Piece`: clients move particles to a posterior, and learn their own factors of this posterior.
 
-    The posterior is the prior p_0 times one factor t_k for each client k. The client's own particles have the density
-    t, which is p_0 times t_k. At first they are the initial models, which stand for draws from the prior, so that `t_k
-    = 1`. Let q be the density of the received particles. The client moves them towards the density `(q / t) p_0
-    exp(-losses / temperature)`, which gives q_new. Then the client's own particles make `steps` steps towards the
-    density `(q_new / q) t`.
+    The posterior is the prior p_0 times one factor t_k for each client k. The own particles of client k have the
+    density `t = p_0 t_k`. They start at the initial models, as draws from the prior: `t_k = 1`. The received particles
+    have the density q. Training moves them towards the density `(q / t) p_0 exp(-losses / temperature)`, and their
+    density is then q_new. Afterwards, the own particles make `steps` steps towards the density `(q_new / q) t`.
     """
     scale = 1.0 / target.bandwidth**2
 

@@ -30,7 +30,7 @@ class PrivateLayers(Piece):
 
     Attributes:
         layers: The names of the private layers.
-        memory: The names of private layers that are used in training only, and not in prediction (PVI).
+        memory: The names of private layers that only training uses, not prediction (PVI).
     """
 
     layers: tuple[str, ...]
@@ -95,7 +95,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression that leaves out a model's private layers. They arrive at the server as 0.
+    """Returns a compression without a model's private layers. These arrive at the server as 0.
 
     `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
     """
@@ -111,14 +111,13 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 
 @dataclass(frozen=True)
 class PersonalPasses(Piece):
-    """Trains a client's personal models, after the client has trained the received model.
+    """Trains a client's personal models, after the training of the received model.
 
-    Their batches are drawn separately. A client of the run predicts with its personal model. A client with several
-    personal models predicts with the model that is best on its withheld samples.
+    Each personal model has its own batches. A client predicts with its personal model. If it has several, it predicts
+    with the best on its withheld samples.
 
     Attributes:
-        each: How each personal model is trained. A training continues where the client's previous training of this
-            model ended.
+        each: Local training of each personal model. It starts from the client's last version of this model.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
@@ -172,8 +171,8 @@ class PersonalPasses(Piece):
 class Tuning(Piece):
     """Lets each client fine-tune the server's models on its own samples before it predicts.
 
-    Clients neither keep nor send the result, so the training of the run does not change. The batches of a client are
-    the same in every evaluation. A client without training samples predicts with the server's models.
+    The fine-tuned models are used for prediction only. The batches of a client are the same in every evaluation. A
+    client without training samples predicts with the server's models.
 
     Attributes:
         phase: The training. Its `local` describes the steps of fine-tuning.

@@ -38,9 +38,9 @@ _CHANNEL = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout2d)  # l
 
 
 class Scaler(nn.Module):
-    """Divides activations by r, in training and in prediction.
+    """Divides activations by r, the width of a slice of a network, in training and in prediction.
 
-    r is the width of a slice of a network. Sums over a slice's channels then become as large as sums over all channels.
+    Sums over a slice's channels then become as large as sums over all channels.
 
     Attributes:
         width: r, in (0, 1].
@@ -61,9 +61,9 @@ class SlicedLayer(NamedTuple):
     Attributes:
         shape: Shape of the weights, `(out, in, ...)`.
         bias: Whether the layer has biases. They follow the weights in a model's parameters.
-        reads: Number of channels of the hidden layer before this layer. It is 0 for the first layer, whose inputs a
-            slice keeps whole.
-        last: Whether the layer computes the outputs of the network, which a slice keeps whole.
+        reads: Number of channels of the previous hidden layer. It is 0 for the first layer, because slices keep all
+            inputs.
+        last: Whether the layer is the last. Slices keep all of its outputs.
     """
 
     shape: tuple[int, ...]
@@ -192,9 +192,9 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 
 
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
-    """Returns multipliers of the whole model's parameters, `[d]`. They replace a slice's `Scaler` layers.
+    """Returns multipliers of the whole model's parameters, which replace a slice's `Scaler` layers, `[d]`.
 
-    A multiplier is 1 / r for a slice of width r, and 1 in the last layer.
+    For a slice of width r they are 1 / r, and 1 in the last layer.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
@@ -253,8 +253,8 @@ def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
     """Returns an engine that takes models of the whole network, and trains only a slice of each.
 
-    `engine` trains the network `net` of the slice. `columns` are the positions of the slice's parameters in a model of
-    the whole network, `[s]`.
+    `engine` trains `net`, the network of the slice. `columns` are the positions of the slice's parameters in the whole
+    model, `[s]`.
     """
 
     def train(_whole: Net, block: Block) -> Trained:
@@ -267,7 +267,7 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 
 
 def cut_block(block: Block, columns: Tensor) -> Block:
-    """Returns the block (clients that train together) with only a slice of each model.
+    """Returns a block (clients that train together) in which each model is cut to its slice.
 
     `columns` are the positions of the slice's parameters in a whole model, `[s]`.
     """
@@ -308,9 +308,9 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: For each tier, the multipliers of the whole model's parameters, `[d]`, where it predicts for the tier.
-            They replace the division by the width, which only slices do in their hidden layers (`Scaler`).
-            None for a tier, or an empty tuple, means no multipliers.
+        factors: For each tier, multipliers of the whole model's parameters when it predicts for the tier, `[d]`. They
+            stand for the `Scaler` layers, which only slices have. None for a tier, or an empty tuple, means no
+            multipliers.
     """
 
     tier_nets: tuple[Net, ...]
@@ -331,17 +331,14 @@ class Slices(Piece):
         return found
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
-        """Returns whole models in which all parameters outside of a tier's slice are 0.
-
-        These models predict as the slice does.
-        """
+        """Returns whole models that predict as a tier's slice. All parameters outside of the slice are 0."""
         columns, factor = self.columns(0, tier), self.factors[tier] if self.factors else None
         kept = torch.zeros_like(broadcast).index_copy_(1, columns, broadcast[:, columns])
         return kept if factor is None else kept * factor.to(kept)
 
 
 def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
-    """Returns the piece of a client's job that makes each tier (class of devices) train its slice of the network.
+    """Returns a piece by which each tier (class of devices) trains its slice of the network.
 
     Args:
         nets: The network of each tier.
@@ -372,9 +369,9 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function that takes a round.
+    """Returns a function that marks which parameters each of T tiers (classes of devices) trains in a round.
 
-    It returns 1 for each parameter that a tier (class of devices) trains, and 0 for the others, `[T, d]` float64.
+    The function takes a round. It returns 1 for a trained parameter and 0 for any other, `[T, d]` float64.
     """
 
     def marks(t: int) -> Tensor:
@@ -389,7 +386,7 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
     """Returns a server that averages each parameter over the uploads whose slices contain it.
 
-    Parameters that no upload contains do not change. `held` is a function that `mark_columns` returned.
+    Parameters that no upload contains do not change. `held` is a function of `mark_columns`.
 
     Example:
         There are two clients. The second client has trained only the first parameter.
@@ -418,9 +415,8 @@ def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tenso
 def compress_slices(each: Sequence[Compress]) -> Compress:
     """Returns a compression that sends only the slice of the model that the client has trained.
 
-    `each` holds the compression for each tier (class of devices). The rest of the delta arrives at the server as 0. If
-    error feedback keeps a residual of a parameter, the residual is sent when the parameter is in the client's slice
-    again.
+    `each` holds the compression for each tier (class of devices). The rest of the delta arrives at the server as 0.
+    With error feedback, the residual of a parameter waits until the client's slice contains the parameter again.
     """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:

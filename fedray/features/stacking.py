@@ -45,8 +45,8 @@ class FeatureShards:
             width: Number of features, F.
             compute: A function that takes a world and a client, and returns the features of the client's training
                 samples, `[n, F]`.
-            pooled: Whether client 0 stands for a server that has the features of all clients. The other clients then
-                have no samples.
+            pooled: Whether client 0 stands for a server with the features of all clients. Other clients then have no
+                samples.
         """
         self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
@@ -58,7 +58,7 @@ class FeatureShards:
 
     @property
     def at_server(self) -> bool:
-        """Returns whether client 0 stands for a server, which has the samples of all clients."""
+        """Returns whether client 0 stands for a server with the samples of all clients."""
         return self.pooled or isinstance(self.whole, ServerShards)
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
@@ -111,9 +111,9 @@ def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
 
 
 class LeaveOutShards:
-    """Shards (the clients' data) without one fold. There are `folds` worlds for each world of the wrapped shards.
+    """Shards (the clients' data) in which each world lacks the samples of one fold.
 
-    World `w * folds + f` has the samples of world w except those of fold f.
+    World w of the wrapped shards becomes `folds` worlds. World `w * folds + f` lacks fold f.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -125,7 +125,7 @@ class LeaveOutShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
-        """Wraps shards that hold all samples. `seeds` holds the seed of each of their worlds.
+        """Wraps shards that hold all samples. `seeds` holds the seed of each world of these shards.
 
         If `within` is true, fold f is a part of every client's samples. Otherwise fold f is all samples of client f.
         """
@@ -172,9 +172,9 @@ class LeaveOutShards:
 
 
 class ProxyShards:
-    """Shards (the clients' data) with only each client's proxy samples, or with all other samples.
+    """Shards (the clients' data) with only the proxy samples, or with all other samples.
 
-    A meta model is trained on the proxy samples.
+    Proxy samples are the samples of a client on which a meta model is trained.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -188,8 +188,8 @@ class ProxyShards:
     def __init__(self, whole: Shards, seeds: tuple[int, ...], share: float, *, shows: bool) -> None:
         """Wraps shards that hold all samples. `seeds` holds the seed of each world.
 
-        The meta model is trained on proxy samples: the fraction `share` of a client's samples, rounded down. If `shows`
-        is true, the shards have only proxy samples. Otherwise they have all other samples.
+        The proxy samples are the fraction `share` of a client's samples, rounded down. If `shows` is true, the shards
+        have only proxy samples. Otherwise they have all other samples.
         """
         self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
@@ -212,7 +212,7 @@ class ProxyShards:
         return mask_rows(fetched, [self._mask(*job) for job in jobs])
 
     def _mask(self, world: int, client: int, size: int) -> BoolArray:
-        """Returns whether the shards have each of a client's samples, `[n]`."""
+        """Returns which of a client's n samples the shards have, `[n]`."""
         place = rng.stream(self._seeds[world], "proxy", client).permutation(size)
         is_proxy: BoolArray = place < count_withheld(np.array(size), self._share)
         return is_proxy if self._shows else ~is_proxy
@@ -244,15 +244,18 @@ class WeightedLogits(nn.Module):
         self.weight = nn.Parameter(torch.full((clients, classes if by_class else 1), 1.0 / clients))
 
     def forward(self, z: Tensor) -> Tensor:
-        """Returns the weighted sum of N clients' logits, `[B, C]`. `z` has the logits side by side, `[B, N * C]`."""
+        """Returns the weighted sum of N clients' logits, `[B, C]`.
+
+        `z` has the logits side by side, `[B, N * C]`.
+        """
         return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
     """Returns a network that combines the logits of N clients' networks, `[B, N * C]`, into logits `[B, C]`.
 
-    `kind` is `neural`, `client_weights` or `class_weights`. `width` is the number of hidden units for each client in
-    `neural`.
+    `kind` is `neural`, `client_weights` or `class_weights`. A `neural` network has `width` hidden units for each
+    client.
 
     Example:
         >>> net = build_aggregator("client_weights", clients=3, classes=2, width=2)
@@ -274,11 +277,11 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
     """Combines the predictions of N clients' networks. Returns the logarithms of class probabilities, `[n, C]` float64.
 
     Args:
-        kind: The rule. `mean` is the mean of the clients' probabilities. With `label_shares`, a client's probability of
-            a class is weighted by the client's share of the samples of the class, and the sums are normalized. With
-            `voting`, the probability of a class is the fraction of clients whose largest logit belongs to this class.
+        kind: The rule. `mean` takes the mean of the clients' probabilities. `label_shares` weights a client's
+            probability of a class by `shares`, and normalizes the sums. With `voting`, the probability of a class is
+            the fraction of clients whose largest logit belongs to this class.
         outputs: Raw outputs of the clients' networks, `[N, n, C]`.
-        shares: Each client's share of the samples of a class, `[N, C]`. Only `label_shares` uses them.
+        shares: Fraction of each class's samples that a client has, `[N, C]`. Only `label_shares` uses it.
 
     Example:
         >>> outputs = torch.tensor([[[0.0, 9.0]], [[1.0, 0.0]], [[1.0, 0.0]]])
@@ -298,7 +301,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 
 def predict_rows(outputs: Tensor, objective: Objective) -> Tensor:
-    """Returns the predictions of a network: probabilities of the classes, or the raw outputs in a regression."""
+    """Returns the predictions of a network: class probabilities, or the raw outputs in a regression."""
     return outputs.softmax(-1) if objective == "cross_entropy" else outputs
 
 
@@ -308,7 +311,9 @@ def side_by_side(outputs: Tensor) -> Tensor:
 
 
 class ProductAndMixture(nn.Module):
-    """A network that predicts between the product and the mixture of the clients' predictions (`interpolate_answers`).
+    """A network whose prediction lies between the product and the mixture of the clients' predictions.
+
+    `interpolate_answers` has the formula.
 
     Attributes:
         beta: The position between mixture (0) and product (1), `[1]`.
@@ -325,20 +330,17 @@ class ProductAndMixture(nn.Module):
 
 
 def build_interpolation(classes: int, beta: float) -> Net:
-    """Returns a network of `ProductAndMixture`, whose only parameter is beta.
-
-    Its inputs are the logits of N clients' networks side by side, `[B, N * C]`.
-    """
+    """Returns a network of `ProductAndMixture`, whose only parameter is beta."""
     return net_of(lambda: ProductAndMixture(classes, beta), "product_and_mixture", "cross_entropy", classes)
 
 
 def interpolate_answers(outputs: Tensor, beta: Tensor) -> Tensor:
     """Returns log-probabilities between the product and the mixture of the clients' probabilities, `[n, C]`.
 
-    The result is `beta log P + (1 - beta) log Q`, normalized over the classes. If beta or 1 - beta is negative, it is
-    replaced by 0. P is the product of the clients' probabilities, normalized to sum 1 (a Bayesian committee machine
-    with a uniform prior over the classes). Q is the mean of the clients' probabilities. `outputs` are the raw outputs
-    of N clients' networks, `[N, n, C]`.
+    The result is `beta log P + (1 - beta) log Q`, normalized over the classes. A negative beta or 1 - beta is replaced
+    by 0. P is the normalized product of the clients' probabilities (a Bayesian committee machine with a uniform prior
+    over the classes). Q is the mean of the clients' probabilities. `outputs` are the raw outputs of N clients'
+    networks, `[N, n, C]`.
 
     Source: Hasan et al., *Calibrated One Round Federated Learning with Bayesian Inference in the Predictive Space*,
     AAAI 2024.
@@ -378,8 +380,7 @@ class Base(NamedTuple):
     Attributes:
         net: The network of this architecture.
         models: Number of models of this architecture in the stack.
-        voter: A classifier that clients fit instead of training a network. `net` is then a `voting_net`. None means
-            that clients train `net`.
+        voter: A classifier that clients fit. `net` is then a `voting_net`. None means that clients train `net`.
         members: A function that takes clients, and returns whether each has this architecture. None means all clients.
         answers: Whether this architecture takes part in the prediction if no meta model is trained.
     """
@@ -405,15 +406,13 @@ class Stack(NamedTuple):
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.
-        combine: None means ordinary stacking. Otherwise each client has a model of its own, and the inputs of the meta
-            model are the logits of all these models. Without a meta model, `combine` is the rule of `combine_outputs`
-            that combines them.
-        proxy: Fraction of each client's samples on which only the meta model is trained, if each client has a model of
-            its own. With 0, the models and the meta model are trained on all samples.
-        features: What the meta model learns from. A base has a sub model for each fold. With `out_of_fold`, the meta
-            model gets the predictions of the sub models that were not trained on the sample. With `all`, it gets the
-            mean prediction of all sub models of a base. With `side_by_side`, it gets the predictions of all sub models
-            side by side.
+        combine: None means ordinary stacking. Otherwise each client has a model of its own, and the meta model gets the
+            logits of all these models. Without a meta model, `combine` names the rule of `combine_outputs`.
+        proxy: Fraction of each client's samples that only the meta model is trained on, if `combine` is set. With 0,
+            all models are trained on all samples.
+        features: Which predictions the meta model learns from. A base has a sub model for each fold. `out_of_fold`
+            takes the sub models that were not trained on the sample. `all` takes the mean over a base's sub models.
+            `side_by_side` takes all sub models side by side.
         pooled: Whether clients upload these features and the labels of their samples, so that the server trains the
             meta model.
         at_server: Whether the server trains the meta model on its own samples.
@@ -454,7 +453,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack: several architectures (bases), and a meta model that combines their predictions.
 
-    Without a trained meta model, the module averages the predictions of the bases (`Base.answers` chooses which).
+    Without a trained meta model, the module averages the predictions of the bases with `Base.answers`.
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.
@@ -537,10 +536,7 @@ def stacked_net(stack: Stack) -> Net:
 
 
 def make_classifier(name: str, options: Mapping[str, Any], seed: int) -> Any:
-    """Returns a classifier of scikit-learn that is not fitted yet.
-
-    `name` is the classifier's name in the scenario, and `seed` is below 2^32.
-    """
+    """Returns a classifier of scikit-learn that is not fitted yet. `seed` is below 2^32."""
     from sklearn import ensemble, linear_model, naive_bayes, tree
 
     kinds: dict[str, Any] = {

@@ -1,8 +1,8 @@
 """Averages the models of a local training over windows of steps, and computes the upload from these means (FedPA).
 
-A window is a number of consecutive steps of local training. Each call of the training engine makes one step, from the
-model after the previous step. This module keeps the velocity of SGD. A *lane* is one job (a client trains a model) of a
-block of W jobs that are trained together.
+A window is a number of consecutive steps of local training. The training engine is called once for each step, and this
+module keeps the velocity of SGD. A *lane* is one job (a client trains a model) of a block of W jobs that are trained
+together.
 
 Example:
     The first client makes ten steps. Two of them come before the first window, and the other eight lie in three
@@ -36,18 +36,18 @@ _STEP = -4  # makes the random keys of single steps differ from other keys
 
 @dataclass(frozen=True)
 class Windows(Piece):
-    """Computes the upload from means over the models of a local training, and not from the last model (FedPA).
+    """Computes the upload from means of the models of a local training, instead of the last model (FedPA).
 
     The first steps of a local training belong to no window. The other steps are cut into windows of equal length. The
     models after each step of a window are averaged. Clients must train with SGD, without Nesterov's momentum. They may
     have a user's loss, but no transformation or correction of the gradient.
 
     Attributes:
-        combine: A function that takes the parameters at the start, `[p]`, and the means of the windows, `[l, p]`,
-            float64 each. It returns the change of the parameters that the client sends, `[p]`.
-        number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is one window.
+        combine: A function that takes the parameters at the start, `[p]` float64, and the means of the windows, `[l,
+            p]` float64. It returns the change that the client sends, `[p]`.
+        number: Number of windows, l. If fewer than l steps are left, each of them is one window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
-        burn_in: Number of rounds at the start of the run in which there are no windows.
+        burn_in: Number of first rounds without windows.
     """
 
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -86,7 +86,7 @@ class Windows(Piece):
         return "training", f"sampled in {self.number:,} windows"
 
     def _train(self, engine: Engine, net: Net, block: Block) -> Trained:
-        """Trains every client of a block. The results are computed from the means of each client's windows."""
+        """Trains every client of a block, and computes its result from the means of its windows."""
         means, trained = _sample(engine, net, block, self)
         p = net.layout.trainable
         change = trained.final - block.start  # the float buffers, which are the columns from p on, keep this change
@@ -140,8 +140,8 @@ class _Sampled(NamedTuple):
     Attributes:
         rows: The models, `[W, d]`.
         counters: Integer buffers of the models, `[W, c]`.
-        velocity: Last change of the parameters by SGD with momentum (minus the learning rate times the velocity),
-            `[W, p]`. Without momentum it is `[W, 0]`.
+        velocity: Last step of SGD with momentum: minus the learning rate times the velocity, `[W, p]`. Without momentum
+            it is `[W, 0]`.
         loss: Sum of the steps' losses, `[W]`.
     """
 
@@ -188,10 +188,7 @@ def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, 
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Cuts a block into blocks with a single step of plain SGD.
-
-    Each holds the models before the first step. `_advance` replaces these models.
-    """
+    """Cuts a block into blocks with a single step of plain SGD. `_advance` replaces their initial models."""
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))
@@ -207,5 +204,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Returns the batch of one step. It serves as `Block.read` of a block with only this step."""
+    """Returns the batch of one step, as `Block.read` of a block with only this step."""
     return read(step, step + 1)

@@ -46,7 +46,7 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """The J jobs that end at server steps whose times are already computed.
+    """The J jobs that end at the known server steps: those whose times are already computed.
 
     Each array `[J]` is sorted by server step, then by model, then by arrival.
 
@@ -58,7 +58,8 @@ class KnownJobs(NamedTuple):
         version: Number of server steps that changed the job's model before the job started.
         born: Server step, counted from 1, that made the job's version of the model. It is 0 for the initial model.
         start: Virtual second at which the job started.
-        arrival: Virtual second at which the upload arrived or would have arrived.
+        arrival: Virtual second at which the upload arrived. Without an upload, it is the second at which it would have
+            arrived.
         status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
         step: Server step that uses the upload. If no step uses it, this is the first step after the job's end.
         staleness: Number of server steps that changed the model between the job's start and `step`. It is -1 if no step
@@ -69,7 +70,7 @@ class KnownJobs(NamedTuple):
         loss: Mean loss over the optimizer steps. It is NaN until the job is trained. Training changes `loss`, `error`
             and `trained` in place.
         error: Traceback of a job that failed, else None.
-        trained: Whether the job was trained, or needs no training because no step uses its upload.
+        trained: Whether no training is left to do: the job was trained, or no step uses its upload.
     """
 
     client: IntArray
@@ -255,7 +256,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each job whose upload is used after the steps that `take` has returned."""
+        """Returns (model, version) of each job whose upload `take` has not yet returned with a step."""
         begun = (
             [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._finished
         )
@@ -480,7 +481,8 @@ class Horizon:
     Attributes:
         lines: The timeline of each world.
         jobs: The jobs that end at the known steps. Jobs of forgotten steps are left out.
-        open: (row of the state, version) of the model of each started job whose upload is used after the known steps.
+        open: Models that later steps need: (row of the state, version) for each started job that ends after the known
+            steps.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -560,7 +562,7 @@ class Horizon:
         return slice(int(self._bounds[first - self._first]), int(self._bounds[end - self._first]))
 
     def find_untrained(self) -> int:
-        """Returns the first server step for which a job is still to be trained, or `end` if there is none."""
+        """Returns the first known server step with an untrained job, or `end` if all jobs are trained."""
         rest = np.flatnonzero(~self.jobs.trained)
         return int(self.jobs.step[rest[0]]) if len(rest) else self.end
 
@@ -597,8 +599,8 @@ class Sums:
         Args:
             stats: Sums of each group's uploads, `[G, ...]`. The uploads of a group change the same model in the same
                 server step.
-            groups: (server step, row of the state) of each group with uploads. These groups come first in the sums.
-            most: G, the number of groups for which the sums have space.
+            groups: (server step, row of the state) of each group with uploads. These groups come first in `stats`.
+            most: Number of groups in `stats`, G. Groups without uploads come last.
         """
         for g, group in enumerate(groups):
             self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
@@ -864,7 +866,7 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns the number of server steps, with the current one, whose jobs one call may train."""
+        """Returns how many server steps may have their jobs trained in one call, the current step included."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 

@@ -25,15 +25,14 @@ from fedray.files.run_files import read_number_table
 class Links:
     """Speeds of links over time. An entry is valid from its start until the next entry of the same client starts.
 
-    If a client's entries repeat, its last entry is valid before its first entry starts. If they do not repeat, its
-    first entry is valid from second 0 on.
+    Before a client's first entry starts, its last entry is valid if the entries repeat. Otherwise the first entry is
+    valid from second 0 on.
 
     Attributes:
         client: Client of each entry, `[n]`, in ascending order.
         start: Virtual second from which each entry is valid, `[n]`. The entries of a client are in ascending order.
         period: Virtual seconds after which the entries of each client repeat, `[N]`. NaN means that they do not repeat.
-        values: Arrays `[n]` by name of the speed (such as `uplink`): the speed of each entry. NaN means that the client
-            keeps its usual speed.
+        values: Speed of each entry, `[n]`, by name of the speed (such as `uplink`). NaN means the client's usual speed.
 
     Example:
         Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
@@ -94,8 +93,8 @@ class Devices:
 
     Attributes:
         clients: All clients. Their tiers describe the devices.
-        figures: Arrays `[N]` by name: a number that describes each client's device. NaN means that the number of the
-            client's tier is used.
+        figures: Numbers that describe each client's device, `[N]`, by name (a field of `Tier`). NaN means the number of
+            the client's tier.
         available: A function of three arrays `[J]`: the world's seed, the client, and the current virtual second. It
             returns the virtual seconds until each client is available, `[J]`. 0 means available now. None means that
             every client is always available.
@@ -323,11 +322,10 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 
 
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
-    """Draws the numbers that describe each client's device. A profile gives their distributions.
+    """Draws the numbers that describe each client's device from the distributions of a profile.
 
-    The random numbers depend on the client's id.
-
-    The numbers of a client are independent. `seconds_per_step` is 0. So the time of a step depends only on its samples.
+    The numbers of a client are independent. They depend on the client's id. `seconds_per_step` is 0, and the time of a
+    step depends only on its samples.
 
     Args:
         name: Name of the profile.
@@ -389,14 +387,14 @@ class CountingRule:
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
     """Lets some participants of each world train for fewer epochs, and returns each job's number of steps, `[J]`.
 
-    Such a participant trains all of its models for the same number of epochs. It is drawn uniformly from 1 to the usual
+    Such a participant trains all of its models for the same number of epochs. The number is uniform from 1 to the usual
     number.
 
     Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
     section 5.2.
 
     Args:
-        share: Share of these participants, above 0.
+        share: Share of the participants that train for fewer epochs, above 0.
         plan: The jobs, `[J]`.
         steps: Number of steps of each job in all of its epochs, `[J]`.
         unit: Number of steps of each job in an epoch, `[J]`, at least 1.

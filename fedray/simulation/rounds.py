@@ -65,14 +65,14 @@ def watched_score(row: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that choose a round by a score, with the name of the score."""
+    """Returns the scenario keys that choose a round by a score, and the score of each key."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the keys of `list_choosing_keys` that chose a round by a test score, with the name of the score."""
+    """Returns the entries of `list_choosing_keys` that chose a round by a test score."""
     row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -191,7 +191,7 @@ def find_stop(study: Study, progress: Progress) -> str:
 
 
 def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
-    """Calls the user's callbacks after a round, and returns a text that names the first callback that ended the run.
+    """Calls the user's callbacks after a round. Returns a text with the name of the first callback that ended the run.
 
     The text is empty if no callback ended the run.
 

@@ -121,7 +121,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
     """Returns three arrays `[J]`: each job's steps, the samples in these steps, and a factor of the client's time.
 
-    The factor is 0 for the meta model's jobs if the server trains it, because this takes clients no time.
+    The factor is 0 for jobs that the server does (training of the meta model). They take clients no time.
     """
     steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):

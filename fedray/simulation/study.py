@@ -149,7 +149,7 @@ class Evaluation:
         patience: The rule of early stopping. None means no such rule.
         best: Name of the metric that chooses the best round, whose models are kept. None means that no round is chosen.
         metrics: The user's metric functions by name.
-        clients: At most this number of clients have their individual scores recorded.
+        clients: Largest number of clients whose individual scores are recorded.
         conformal: The rule for conformal sets. Such a set contains the true value with a chosen probability. None means
             no sets.
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
@@ -179,7 +179,7 @@ class Evaluation:
 
 
 class Part(NamedTuple):
-    """One part of a stack. It is an ordinary study of `worlds * folds` worlds with a position in the whole stack.
+    """One part of a stack: an ordinary study of `worlds * folds` worlds, and its position in the stack.
 
     A stack is an ensemble of networks whose predictions are combined by a further model, the *meta model*, or by a
     rule. The networks of one architecture are a part, which is called a *base*. The meta model is the last part.
@@ -200,7 +200,7 @@ class Part(NamedTuple):
         combine: The rule that combines a base's predictions without a meta model, if the base has one model per client
             (`fedray.features.stacking`). Otherwise it is None.
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
-            It is used only in the parts of bases.
+            Only bases use it.
         answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
         trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
             rounds, each as `world * N + client`. It is None for bases.
@@ -310,8 +310,8 @@ class Study:
     def last_phase(self) -> int:
         """The number of rounds that the method trains before its last phase.
 
-        Until then, scores are not those of the complete method. For example, the meta model of a stack is trained after
-        its bases.
+        Scores of these rounds are not those of the complete method. For example, a stack trains its bases first, and
+        then its meta model.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
@@ -664,7 +664,8 @@ class FlightTable(NamedTuple):
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
-        arrival_seconds: Virtual seconds at which the job's upload arrived or would have arrived.
+        arrival_seconds: Virtual seconds at which the upload arrived. Without an upload, it is when it would have
+            arrived.
         version: Number of server steps that changed the job's model before the job started.
         staleness: Number of server steps that changed the model between the job's start and the use of the upload. It
             is -1 if the upload was not used.
@@ -710,12 +711,12 @@ Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[
 
 
 def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the request for the raw outputs of all models on a split.
+    """Makes the request for the raw outputs of all models on a split. The answer for n samples is `[K, n, C]`.
 
-    The answer for n samples is `[K, n, C]`.
-
-    `split` is `test`, `hold_out` or `ood`. `worlds` says how many worlds are asked, beginning with world 0. None means
-    all.
+    Args:
+        split: Name of the split: `test`, `hold_out` or `ood`.
+        models: Number of models of each world, K.
+        worlds: Number of worlds, from world 0 on. None means all worlds.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 

@@ -36,10 +36,10 @@ class BuildFailed(Exception):
 
 
 class InstructionSet(NamedTuple):
-    """A set of vector instructions of processors. Each kernel (C function) is built once per set.
+    """A set of a processor's vector instructions. Each kernel (C function) is built once for each set.
 
     Attributes:
-        name: Name of the set. Each function that is built for the set has a name with this ending.
+        name: Name of the set. The names of functions that are built for the set end with it.
         bytes: Length of a vector register in bytes.
         cpu: Zig's name of the processor.
         flags: Flags for compilers other than zig.
