@@ -62,7 +62,7 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that computes how many entries of a delta are kept, in proportion to the client's bandwidth.
+    """Returns a function that keeps a number of entries of a delta in proportion to the client's bandwidth.
 
     All uploads then take about equally long. The SHEFL paper mentions this as future work.
 
@@ -166,7 +166,7 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 def error_feedback(compress: Compress) -> Compress:
     """Returns the compression with error feedback (Stich et al. 2018, Alg. 1).
 
-    The part of a client's delta that was not sent is added to the client's next delta.
+    What a client does not send of its delta is added to its next delta.
     """
 
     def apply(uploads: Uploads) -> Compressed:

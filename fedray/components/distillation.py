@@ -131,9 +131,8 @@ def train_student(
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
     """Returns the mean prediction of teachers for n inputs, `[n, C]`.
 
-    It consists of sharpened probabilities. In a regression, it consists of outputs.
-
-    The teachers are S models of `net`, `[S, d]`. Of the settings `how`, only the temperature is used.
+    The prediction is sharpened probabilities, or outputs in a regression. The teachers are S models of `net`, `[S, d]`.
+    Of the settings `how`, only the temperature is used.
 
     Example:
         >>> from torch import nn
@@ -173,8 +172,8 @@ class Fusion:
         steps: Largest number of steps. With 0, the student stays as it is at the start.
         lr: Learning rate of Adam at the start, above 0. The rate falls to 0 along a cosine.
         batch_size: Number of inputs per step.
-        patience: After this number of steps without a better score, the training stops.
-        teacher: How the uploads are combined: `mean_logits` or `confidence`.
+        patience: Number of steps without a better score after which the training stops.
+        teacher: Rule by which the uploads are combined: `mean_logits` or `confidence`.
     """
 
     steps: int = 10_000

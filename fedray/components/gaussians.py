@@ -290,7 +290,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 def answer_with_prior(server: Server, p: int) -> Server:
     """Returns a server that makes the step of `server`, and then replaces each model's Gaussian by the model's prior.
 
-    So clients that the run has never seen predict with the prior. The network has p weights.
+    So new clients predict with the prior. The network has p weights.
     """
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -334,9 +334,7 @@ NATURAL = "natural"  # name of the tensor in `State.extra` with the posterior's 
 
 
 class _Learned(NamedTuple):
-    """What a client keeps during local training.
-
-    The cavity is the received posterior without the client's own factor.
+    """A client's memory during local training. The cavity is the received posterior without the client's own factor.
 
     Attributes:
         moments: The memory of the optimizer.
@@ -516,7 +514,7 @@ class Weights(NamedTuple):
 
 
 class _LearnedVariance(NamedTuple):
-    """What IVON keeps during local training: four vectors of length p.
+    """IVON's memory during local training: four vectors of length p.
 
     Attributes:
         momentum: Running mean of the gradients. It is 0 at the start.
@@ -576,7 +574,7 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, a weight in the next posterior of `step_by_admm`: the weight of the prior times all factors.
+    """Returns alpha, the weight of the prior times all factors in the next posterior of `step_by_admm`.
 
     If `step` is a number, alpha is this number. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N
     is `clients`.
@@ -601,7 +599,7 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
         base: A server that averages. The float buffers are taken from it.
         rows: The order of the models in the state.
         alpha: Weight of the prior times all factors, in (0, 1].
-        kept: In a round, a client's factor changes by `kept` times the client's upload.
+        kept: Multiple of a client's upload by which the client's factor changes in a round.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """

@@ -228,10 +228,7 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of N - 1 priors.
-
-        The product of N posteriors contains the prior N - 1 times too often.
-        """
+        """Returns the precision of N - 1 priors, by which the product of N posteriors has the prior too often."""
         return (len(self.mean) - 1) * self.prior
 
 
@@ -399,7 +396,7 @@ class Cycles(NamedTuple):
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: The number M. The last M samples are kept.
+        samples: Number of kept samples, M. They are the last M samples.
         exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:
@@ -469,10 +466,9 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a function that computes FedPA's upload, `S^-1 (mean of samples - start)`.
 
-    It takes the start `[p]` and l samples `[l, p]`.
-
-    S lies between the identity I and the covariance C of the samples (with the divisor l - 1): `S = r I + (1 - r) C`
-    with `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho is 0, S is the identity.
+    The function takes the start `[p]` and l samples `[l, p]`. S lies between the identity I and the covariance C of the
+    samples (with the divisor l - 1): `S = r I + (1 - r) C` with `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho
+    is 0, S is the identity.
 
     The samples are added one by one, which takes `l^2 p` operations. After t samples, the next sample x adds a term of
     rank one to S / r. The inverse A of S / r changes by the formula of Sherman and Morrison: `A <- A - g v v' / (1 + g

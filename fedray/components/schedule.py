@@ -25,9 +25,7 @@ from fedray.own_code.user_code import name_callable
 
 
 def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]], write: Remember) -> Method:
-    """Returns the method with additional tensors in its state.
-
-    The method's own functions do not see the additional tensors.
+    """Returns the method with additional tensors in its state. The method's own functions do not see them.
 
     Args:
         method: Any method with a server.
@@ -330,10 +328,9 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     """Returns the participation rule that draws one client from each stratum (set of clients) in every round.
 
     Tier c (a class of devices) is split at random into `per_tier[c]` strata. All clients of a stratum share one
-    permutation (preprint of Fed-ensemble; SHEFL section 4). If a tier's strata can have equal sizes, they are drawn
-    once. Otherwise their sizes differ by one client, and a client of a smaller stratum is drawn with higher
-    probability. Such strata are drawn again every K = `models` rounds, so that in the long run all clients are drawn
-    equally often.
+    permutation (preprint of Fed-ensemble; SHEFL section 4). Strata of equal sizes are drawn once. If equal sizes are
+    impossible, the sizes differ by one client, and clients of smaller strata take part more often. Such strata are
+    drawn again every K = `models` rounds, so that in the long run all clients take part equally often.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))

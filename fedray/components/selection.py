@@ -40,11 +40,11 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the last round in which the client counted (the server used its upload), `[n]`. NaN
-            means that the client has never counted.
-        last: Number of the last round in which the client counted, `[n]`, from 1. It is 0 if there is no such round.
-        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know them,
-            because the client has never counted. The field is None if the rule does not use seconds.
+        loss: Mean training loss in the client's last round whose upload the server used, `[n]`. NaN means that there is
+            no such round.
+        last: Number of this round, `[n]`, from 1. It is 0 if there is no such round.
+        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server has used no upload
+            of the client, and does not know them. The field is None if the rule does not use seconds.
         round: Number of the round that begins, from 1.
         pace: A percentile of the known seconds. A round should not take longer (Oort).
     """
@@ -116,10 +116,11 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     clipped at their 95th percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t
     is the current round, and t_i is the last round in which the server used the client's upload. A round of the client
     takes `s_i` seconds. If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
+    The result is the client's score.
 
     A fraction `max(0.2, exploration 0.98^t)` of the participants are clients that have never trained. They are drawn
-    with equal probabilities. The other m participants are drawn in proportion to the result. Only clients with at least
-    0.95 times the m-th largest result can be drawn.
+    with equal probabilities. The other m participants are drawn in proportion to their scores. Only clients with at
+    least 0.95 times the m-th largest score can be drawn.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
     compared with the utility of the 20 rounds before. If it has not grown, the percentile rises by 10.
@@ -136,15 +137,15 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
            range.
-        5. As in the paper, the limit is 0.95 times the m-th largest result. In the code, the limit is a fraction of the
-           next smaller result.
+        5. As in the paper, the limit is 0.95 times the m-th largest score. In the code, the limit is a fraction of the
+           next smaller score.
         6. T only rises. In the code, T rises if the utility of 20 rounds differs by at most 10 % from the utility of
            the 20 rounds before. There T falls if the utility is more than five times as large.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: Determines the fraction of new clients among the participants: `exploration 0.98^t` in round t, and
+        exploration: Fraction of new clients among the participants at first. In round t it is `exploration 0.98^t`, and
             at least 0.2. With 0, new clients are chosen only if there are too few others.
         penalty: The exponent of T / s_i, by which slow clients lose utility (alpha of the paper).
     """

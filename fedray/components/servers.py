@@ -273,9 +273,7 @@ def median(x: Tensor) -> Tensor:
 
 
 def trimmed_mean(b: int) -> Center:
-    """Returns a function that averages n deltas in each coordinate.
-
-    The b largest and the b smallest values are left out.
+    """Returns a function that averages n deltas in each coordinate, without the b largest and the b smallest values.
 
     Source: Yin et al. 2018, option II. If there are fewer than 2 b + 1 deltas, as many values as possible are left out,
     and the result is the median.
@@ -423,9 +421,7 @@ def zero_buffers(rows: Tensor, p: int) -> Tensor:
 def feddyn_server(
     base: Server, rows: Rows, clients: int, alpha: float, trainable: int, *, held: Callable[[int], Tensor] | None = None
 ) -> Server:
-    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`.
-
-    Here h is the mean of the corrections of all N clients.
+    """Returns FedDyn's server: `w <- mean of uploads - h / alpha`, where h is the mean of all N clients' corrections.
 
     A client that uploads the model u changes its correction by `-alpha (u - w)`. So h changes by `-alpha n / N` times
     the mean delta of the n uploads.

@@ -48,12 +48,13 @@ def federated(
 
     Args:
         setting: The objects built from the scenario.
-        assign: Decides which model each participant trains. The scenario's key `schedule.kind` replaces this argument.
-        local: How a client trains. None means the scenario's section `local`.
-        compress: How uploads are compressed. The scenario's key `compress.kind` replaces this argument.
-        merge: How the server makes the next model from a model's uploads. The scenario's keys `server.coefficients` and
-            `server.robust` replace this argument. The key `server.optimizer` is applied to the result.
-        pieces: What clients do before and after their training.
+        assign: Assignment of a model to each participant. The scenario's key `schedule.kind` replaces this argument.
+        local: Settings of a client's training. None means the scenario's section `local`.
+        compress: Compression of uploads. The scenario's key `compress.kind` replaces this argument.
+        merge: Rule by which the server turns a model's uploads into the next model. The scenario's keys
+            `server.coefficients` and `server.robust` replace this argument. Then the key `server.optimizer` acts on the
+            result.
+        pieces: Additions to a client's job before or after training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
     return Phase(
@@ -109,7 +110,7 @@ def federated_slices(
         slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
         assign: As in `federated`.
         local: As in `federated`.
-        compress: How the upload of a slice is compressed. The scenario's key `compress.kind` replaces this argument.
+        compress: Compression of a slice's upload. The scenario's key `compress.kind` replaces this argument.
         pieces: As in `federated`.
     """
     make = setting.compress or compress
@@ -124,8 +125,8 @@ def federated_slices(
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Makes the schedule, which plans the jobs of each round.
 
-    It draws the participants as the scenario says. The key `schedule.kind` decides which models they train. If the key
-    is not set, `assign` decides.
+    The scenario says how participants are drawn. The key `schedule.kind` decides which models they train. If it is not
+    set, `assign` decides.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -161,8 +162,7 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    The key `server.robust` decides how. If this key is not set, `server.coefficients` decides. If neither is set,
-    `merge` decides.
+    The rule is the key `server.robust`, else the key `server.coefficients`, else `merge`.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -194,10 +194,9 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns a function of the round: the work of a server that distils K students.
+    """Returns a function for `Phase.server_work`, for a server that distils K students.
 
-    The function serves as `Phase.server_work`. A student learns from the uploads of its model, and from `more` further
-    teachers.
+    A student learns from the uploads of its model, and from `more` further teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -210,10 +209,10 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns a function of the round: the work of a server that finds K models by descent.
+    """Returns a function for `Phase.server_work`, for a server that finds K models by `steps` steps of descent.
 
-    The function serves as `Phase.server_work`. The server scores each model on the server's samples at the start and
-    once in every `each` steps. A step reads no samples.
+    The server scores each model on its own samples at the start and once in every `each` steps. A step reads no
+    samples.
     """
 
     def work(_t: int) -> ServerWork:

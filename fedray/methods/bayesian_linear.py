@@ -130,7 +130,7 @@ def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, be
 
 
 def unit_precisions(x: kit.types.FloatArray, y: kit.types.FloatArray) -> Posterior:
-    """Computes the posterior for a standard normal prior. The variance of the noise is that of the targets."""
+    """Computes the posterior for a standard normal prior. The noise has the variance of the targets."""
     return posterior(x, y, 1.0, 1.0 / max(float(y.var()), 1e-12))
 
 

@@ -166,7 +166,7 @@ def distboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F. Every client first boosts alone, and then each round takes the best of all learners."""
+    """Composes PreWeak.F. First every client boosts alone. Then each round takes the best of all learners."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 

@@ -162,11 +162,10 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 
 
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Returns the loss of a client.
+    """Returns the loss of a client, a function of the logits of the client's b heads (output layers).
 
-    It is computed from the logits `[B, b, C]` of the client's b heads (output layers) for B samples and C classes.
-
-    One term of the loss lets the heads teach each other. The options `consistency` (c) and `ramp` (T) set its weight.
+    The logits are `[B, b, C]` for B samples and C classes. A term of the loss lets the heads teach each other. The
+    options `consistency` (c) and `ramp` (T) set its weight.
     """
     c, ramp = options["consistency"], options["ramp"]
 
@@ -192,9 +191,8 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
     """Returns a function that turns each trained head (output layer) into a model that predicts.
 
-    A network returns the mean of its D heads. In the model of one head, the parameters of this head are multiplied by
-    D, and those of all other heads are 0. So the mean is the output of this head. `heads` lists the heads that each
-    tier trains, numbered from 0.
+    A network returns the mean of its D heads. To make it return the output of one head, the parameters of this head are
+    multiplied by D, and all other heads are 0. `heads` lists the heads that each tier trains, numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them

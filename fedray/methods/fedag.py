@@ -27,7 +27,7 @@ Formulas of fedag:
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
        residuals, averaged over clients. By default a client's residuals are those of its own upload. The mean model's
-       residuals are used with `residuals: mean` or `omc`, and for linear models. They are larger, because the mean
+       residuals are used with `residuals: mean` or `omc`, and for linear models. These are larger, because the mean
        model fits a client's samples less well than the client's upload does. The NLL is reported without and with the
        noise (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
@@ -135,11 +135,11 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict, a sample of models for each of the K Gaussians (eqs. 4-5).
+    """Returns the models that predict: a sample of models for each of the K Gaussians (eqs. 4-5).
 
     Args:
-        state: The server's state. It has a sample for each Gaussian, `[M, slots, d]`, and the weight with which each
-            sampled model predicts, `[M, slots]`.
+        state: The server's state. It holds the samples, `[M, slots, d]`, and the weight of each sampled model in the
+            prediction, `[M, slots]`.
         models: Number of models, K.
         clients: Number of clients, N.
         name: Name of the sample in the state.
@@ -160,9 +160,7 @@ def answer_with_sample(
 
 
 def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) -> kit.State:
-    """Adds to the state the variance of each world's training targets, `[R]`.
-
-    This variance is used as the noise beta^-1 (`method.beta: target`).
+    """Adds to the state the variance of each world's training targets, `[R]`, as the noise of `method.beta: target`.
 
     A world is one combination of a seed and a fold. `pooled` returns all training samples of a world.
     """

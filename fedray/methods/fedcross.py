@@ -82,10 +82,8 @@ def fedcross(setting: kit.Setting) -> kit.Method:
 def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: str, trainable: int) -> kit.Server:
     """Returns a server that mixes each model with its partner's model, `w_i <- alpha v_i + (1 - alpha) v_co(i)`.
 
-    First `v_i` becomes the mean of the uploads of model i.
-
-    `alpha` is the share of the model itself in the mixture. Models are compared by the cosine of their first
-    `trainable` values.
+    Here `v_i` is the mean of the uploads of model i, and `co(i)` is its partner. Models are compared by the cosine of
+    their first `trainable` values.
     """
     plain = kit.mean(rows, weighting)
 

@@ -60,10 +60,8 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
     """Returns a server that adds to each model the mean update times `eta`, which is at least 1.
 
-    A model without uploads stays unchanged.
-
-    Only the first `trainable` values of an update count in its length. The other values (buffers) are averaged without
-    `eta`.
+    The length of an update is that of its first `trainable` values. The other values (buffers) are averaged without
+    `eta`. A model without uploads stays unchanged.
     """
     plain = kit.mean(rows, weighting)
 

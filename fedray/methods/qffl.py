@@ -75,9 +75,9 @@ def qffl(setting: kit.Setting) -> kit.Method:
 def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, trainable: int) -> kit.Server:
     """Returns the server of q-FedAvg. A model without uploads stays unchanged.
 
-    The step is `-sum_i Delta_i / sum_i h_i`. Both sums are computed without the common factor L = 1 / `lr`, which
-    cancels. The first `trainable` values of a model are its parameters. The other values (buffers) are averaged with
-    the weights h_i.
+    The step is `-sum_i Delta_i / sum_i h_i`. The common factor L = 1 / `lr` of both sums cancels, and is left out. The
+    first `trainable` values of a model are its parameters. The other values (buffers) are averaged with the weights
+    h_i.
     """
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:

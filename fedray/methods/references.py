@@ -1,4 +1,4 @@
-r"""Trains references for comparison: on the samples of all clients together, or each client alone.
+r"""Trains references for comparison. They use the samples of all clients together, or of each client alone.
 
 `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive Uncertainty Estimation
 using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples.
@@ -92,10 +92,7 @@ def centralized(setting: kit.Setting) -> kit.Method:
 
 
 def deep_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes K models `[K, d]` that are trained on the samples of all clients.
-
-    They have different starts and batches.
-    """
+    """Composes K models `[K, d]`, each trained on the samples of all clients, with its own start and batches."""
     return kit.Method("deep_ensemble", kit.federated(setting))  # the single client trains all K models
 
 

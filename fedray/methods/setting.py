@@ -22,9 +22,9 @@ class Robust:
     """Describes a robust server (`server.robust`).
 
     Attributes:
-        kind: One of median, trimmed_mean, krum, multi_krum and none.
-        trim: The number b of values that a trimmed mean leaves out at each end.
-        byzantine: The number f of bad clients that Krum tolerates.
+        kind: Name of the rule: median, trimmed_mean, krum, multi_krum or none.
+        trim: Number of values that a trimmed mean leaves out at each end, b.
+        byzantine: Number of bad clients that Krum tolerates, f.
     """
 
     kind: str = "none"
@@ -37,7 +37,7 @@ class Optimizer:
     """Describes a server optimizer (`server.optimizer`).
 
     Attributes:
-        kind: One of momentum, adam, yogi and none.
+        kind: Name of the optimizer: momentum, adam, yogi or none.
         lr: Learning rate of the server optimizer, above 0.
         momentum: The coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
         tau: The constant above 0 that Adam and Yogi add to the denominator.
@@ -60,8 +60,8 @@ class Setting:
         layout: The order in which a row of the state holds the d parameters and buffers of a model.
         clients: All clients, in tiers.
         seeds: The seed of each world. A world is one combination of a seed and a fold.
-        participation: Decides which clients take part in a round.
-        local: How a client trains.
+        participation: Rule by which clients take part in a round.
+        local: Settings of a client's training.
         outputs: A function that takes models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
             C]` in evaluation mode. It can be differentiated. The server may call it (`Server.step`, `Method.answer`).
         server_rows: A function that takes a world, and returns network inputs `[n, ...]` and targets of the samples
@@ -75,10 +75,10 @@ class Setting:
             adds no bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: What each row of the schedule belongs to: client, slot or stratum.
+        rows: Owner of each row of the schedule: client, slot or stratum.
         weighting: Weights of the uploads in a mean: uniform or examples.
-        coefficients: How a mean weights the tiers: equal_groups, paper_eq2, or fedavg (no weights of tiers). None means
-            that the method decides.
+        coefficients: Weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
+            means that the method decides.
         robust: The robust rule that replaces the mean.
         optimizer: The server optimizer, which acts on the mean delta.
         compress: A function that takes the layout of a model, and returns the compression of such models. None means
@@ -96,12 +96,12 @@ class Setting:
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
             weights of each student, `[d]`. The students learn the mean prediction of all uploads. It is None if the
             server holds no inputs, or if the method has no `networks`.
-        walk: How the models walk over the clients if there is no server.
+        walk: Random walk of the models over the clients, if there is no server.
         stack: The base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
         ensemble: The dimensions of a boosted ensemble.
         tier_nets: The network of each tier, for methods that slice the network. It is empty for all other methods.
         private: Layers of the network that stay with the clients (`local.private`).
-        memory: Those private layers that a model uses only in training.
+        memory: Private layers that only training uses.
         options: The options of the method (`MethodSpec.options`).
         own_method: Name of a user's own method in messages and warnings. It is empty for a method of fedray.
     """
