@@ -218,9 +218,8 @@ def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
 def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     """Returns a data set with a copy of all n samples for each of G groups of clients, `[G n]`.
 
-    If `shifts.rotation` is above 0, the images of a copy are rotated by the angle of its group.
-
-    G is `shifts.clusters`. Labels are not permuted here, because each seed has its own permutation.
+    G is `shifts.clusters`. If `shifts.rotation` is above 0, the images of a copy are rotated by the angle of its group.
+    Labels are not permuted here, because each seed has its own permutation.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -259,8 +258,8 @@ def deal_copies(
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function that takes indices of samples and a number of clients, and returns `ClientRows`, whose `rows`
-            are positions in the array of indices.
+        deal: Function that takes indices of samples and a number of clients. It returns `ClientRows`, whose `rows` are
+            positions in the array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -359,9 +358,8 @@ def _pool(dealt: Dealt) -> Dealt:
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
     """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns the data set and the new folds.
 
-    `test` has, for each pair, the samples of the clients that do not train. All other samples are training samples of
-    the new fold. Its statistics are computed from them. Columns with mean 0 and standard deviation 1 in `data` are not
-    standardized in the new fold either.
+    `test` has for each pair the samples of the clients that do not train. All other samples are training samples of the
+    new fold, and give its statistics. Columns that `data` does not standardize (mean 0, standard deviation 1) stay so.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -433,8 +431,8 @@ def build_shards(
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds instead of the clients. The server does not know their
             labels.
-        pooled: Settings by which samples are dealt to clients, with wrong labels and shifts, before one client gets all
-            samples. None means that samples are not pooled.
+        pooled: Settings of a partition, if one client gets all samples in the end. The partition decides about wrong
+            labels and shifts. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
             `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be

@@ -222,8 +222,8 @@ class Spool:
 def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. For a file mapped into memory, frees the memory of used pieces.
 
-    `mapped` is the mapped file. Its pages must not have been written to. If it is None and the array is read-only, the
-    function looks for the mapped file.
+    `mapped` is the mapped file, whose pages must not have been written to. If it is None and the array is read-only,
+    the function looks for this file.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:

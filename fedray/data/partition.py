@@ -209,8 +209,7 @@ def deal_sizes(order: IntArray, size: IntArray) -> ClientRows:
 def raise_to_least(cut: ClientRows, least: int, generator: Generator) -> ClientRows:
     """Moves samples from the clients with the most samples to each client that has fewer than `least` samples.
 
-    Imagine the samples of each client as a pile in random order. The function takes samples from the tops of the
-    highest piles. There must be at least `N * least` samples.
+    The moved samples are drawn at random. There must be at least `N * least` samples.
 
     Example:
         >>> from fedray.core import rng
@@ -427,9 +426,9 @@ def dirichlet_clients(
     """Draws each client's shares of the classes from Dirichlet(alpha), and each client's number of samples separately.
 
     Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting begins
-    with the table `n_i q_ic`. In turn, it scales the rows to the sizes n_i and the columns to the numbers of samples of
-    the classes. As a result, every sample is dealt and every size is exact. In contrast, the partition `dirichlet`
-    draws the shares of the clients for each class.
+    with the table `n_i q_ic`. It alternates between scaling the rows to the sizes n_i and the columns to the sizes of
+    the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet` draws the
+    shares of the clients for each class.
 
     Source: Hsu et al. 2019 (shares of the classes; that paper draws them from Dir(alpha p) with the shares p of the
     classes in the data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to
@@ -464,10 +463,7 @@ def dirichlet_clients(
 
 
 def _fit_sizes(cut: ClientRows, size: IntArray, generator: Generator) -> ClientRows:
-    """Moves random samples from clients with too many samples to clients with too few samples.
-
-    After rounding, a few clients have too many samples, and a few have too few.
-    """
+    """Moves random samples from clients with too many samples to clients with too few, so that sizes are exact."""
     owner, have = cut.owner, np.diff(cut.offsets)
     order = np.lexsort((generator.random(len(owner)), owner))
     place = np.arange(len(owner)) - cut.offsets[:-1][owner]

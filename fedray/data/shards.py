@@ -28,7 +28,7 @@ class Fetched(NamedTuple):
     """The training samples of J jobs. A job trains one model at one client.
 
     Attributes:
-        x: Raw inputs `[n, ...]` of the whole data set, or inputs that were generated for this call.
+        x: Raw inputs of the whole data set, or inputs generated for this call, `[n, ...]`.
         y: Raw labels `[n]` or targets `[n, q]`. If each world (a combination of a seed and a fold) has labels of its
             own, y holds the labels of all worlds, one world after the other.
         rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64, filled with 0 at the end.
@@ -91,7 +91,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Two truth values: whether inputs, and whether targets, are used without standardization.
+        plain: (inputs, targets): whether each is used without standardization.
     """
 
     kind: str
@@ -349,7 +349,7 @@ class StoredShards:
         )
 
     def _of_clients(self, values: list[IntArray]) -> list[IntArray]:
-        """Selects the entries of the clients that train. The arrays in `values` have one for each client."""
+        """Selects the entries of the clients that train, from arrays with an entry for each client."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows]) -> None:

@@ -173,11 +173,11 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world. A world is a combination of a replicate and a fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Number of further generated clients whose samples the server gets, as a share of the smaller of N
-                and `EVALUATED_CLIENTS`.
+            server: Size of the server's data: it gets the samples of `server * min(N, EVALUATED_CLIENTS)` further
+                generated clients.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
-            owners: Number of clients before pooling. Each of these clients has either true or wrong labels. Each of the
-                N clients gets the samples of `owners / N` clients before pooling. None means no pooling.
+            owners: Number of clients before pooling. Each has either true or wrong labels. After pooling, each of the N
+                clients has the samples of `owners / N` of them. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)

@@ -84,7 +84,7 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
 
 
 def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
-    """Returns the same as `weigh_models`, for tiers with weights of their own."""
+    """Returns the result of `weigh_models` if tiers have weights of their own."""
     assert answer.tiers is not None
     tier, weights = study.clients.tier_of(client), np.zeros((len(client), answer.models))
     for t in np.unique(tier).tolist():
@@ -129,9 +129,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of the values `[..., n]` of these samples, `[...]`.
-
-        If there are no samples, the mean is NaN.
+        """Returns the weighted mean of the values `[..., n]` of these samples, `[...]`. Without samples, it is NaN.
 
         Equal weights give the plain mean, so that the mean of ones is exactly 1.
 
@@ -159,8 +157,7 @@ def count_known(study: Study) -> int:
 def pick_recorded_clients(study: Study) -> IntArray:
     """Returns the ids of the clients of the run whose scores are recorded, `[n]`.
 
-    If `evaluate.clients` is lower than the number of clients, these are evenly spaced clients. Otherwise all clients
-    are recorded.
+    The key `evaluate.clients` sets their number. If it is below the number of all clients, they are evenly spaced.
     """
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
@@ -181,10 +178,10 @@ def share_labels(study: Study, world: int) -> FloatArray:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
-    If test samples belong to clients, a client is scored on its own, which may be none. Otherwise a client is scored on
-    the common test samples of its classes. These samples are weighted, so that each class has the same share as among
-    the client's training samples. In a regression all common test samples count. If groups of clients have changed
-    copies of the test samples, only the copies of the client's group count.
+    If test samples belong to clients, a client is scored on its own test samples, if any. Otherwise it is scored on the
+    common test samples of its classes. Weights give each class its share in the client's training samples. In a
+    regression all common test samples count. If groups of clients have changed copies of the test samples, only the
+    copies of the client's group count.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -250,9 +247,9 @@ Group = Callable[[int], int | None]  # client -> key of its group, whose clients
 
 
 def alike(weights: FloatArray | None) -> Group:
-    """Returns a function that takes a client and returns 0, or None if clients have weights of their own.
+    """Returns a function that takes a client and returns its group (`value_each`).
 
-    0 is the group of all clients, which then predict alike.
+    If `weights` is None, all clients predict alike and are in group 0. Otherwise the group is None.
     """
     return lambda _client: 0 if weights is None else None
 
@@ -260,11 +257,9 @@ def alike(weights: FloatArray | None) -> Group:
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
-    """Yields for each client its samples, and a value for each sample, `[..., n]`.
+    """Yields for each client its samples, and the values of these samples, `[..., n]`.
 
-    The values are computed from the client's predictions.
-
-    The predictions of all clients are never in memory at once.
+    The values are computed from the client's predictions. The predictions of all clients are never in memory at once.
 
     Args:
         clients: Ids of the clients, `[N]`.
@@ -364,8 +359,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If the clients of a tier train the same part (slice) of the models, its
-    predictions are computed only once.
+    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the slice
+    predicts only once.
 
     Args:
         host: The process that has what the clients keep between rounds.
@@ -421,8 +416,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a client's own models `[K, d]`.
 
-    A client may train its own models in several passes with different settings. Then the models come from the pass with
-    the best score on its held-out samples.
+    If the client trains its models in several passes with different settings, the pass with the best score on its
+    held-out samples counts.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -435,8 +430,8 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
     """Returns each client's score with the best of its own models on a split, `[N]`.
 
-    A client may train several models of its own, in one personal pass each (one per `lambda` of Ditto). The best model
-    has the best score on the client's held-out samples.
+    A client may train several models of its own, each in a personal pass (one per `lambda` of Ditto). The best model is
+    the best on the client's held-out samples.
 
     Args:
         own: For each (world, client), the scores of P personal passes, `[2, P]`. The first row is for test samples, and
@@ -723,7 +718,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """Reads the weights over the K models that a world's first clients store, `[clients, K]`.
+    """Reads the weights over the K models that the first clients of a world store, `[clients, K]`.
 
     A client that stores no weights has NaN.
 

@@ -33,8 +33,8 @@ def measure_sets(
 ) -> FloatArray:
     """Returns the conformal score of each sample's true label, `[n]`.
 
-    If `thresholds` are given, the result has two rows for the samples' sets, `[2, n]`. The first is 1 if the set
-    contains the true label, else 0. The second is the size of the set.
+    With `thresholds`, the result describes the samples' sets instead, `[2, n]`. The first row is 1 if the set contains
+    the true label, else 0. The second row is the size of the set.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -77,7 +77,7 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     """Makes the request that clients measure the conformal sets of their samples of a split.
 
     Args:
-        split: `test` or `hold_out`. Once thresholds are known, only every second held-out sample of a client counts.
+        split: The split, `test` or `hold_out`. With thresholds, only every second held-out sample of a client counts.
         rule: The rule that makes conformal sets.
         thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet.
     """
@@ -130,9 +130,9 @@ def tell(
 ) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns conformal scores for the samples of a split. With `found`, returns coverage and size of the sets instead.
 
-    The first result is that of `measure_sets` for all samples and the models' common weights. The second is a list with
-    an entry for each client. The entry has the scores of the client's true labels, `[n_k]`, or the coverage and mean
-    size of its sets, `[2]`. The third result has the true labels or targets, `[n]`.
+    There are three results. The first is that of `measure_sets` for all samples and the models' common weights. The
+    second has for each client the scores of its true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`.
+    The third is the true labels or targets, `[n]`.
 
     Args:
         study: The trained study (the objects of the run).

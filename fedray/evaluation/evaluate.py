@@ -67,8 +67,8 @@ def measure_answers(
 ) -> FloatArray:
     """Returns m values for each sample, `[m, n]`. The scores follow from their means over the samples.
 
-    In a regression, the prediction of a single model may have no variance. It then gets the variance of the residuals
-    on training samples. If this variance is unknown, the scores that need a variance are NaN.
+    If a single model predicts no variance in a regression, the variance of the residuals on training samples is used.
+    If this is unknown, too, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -367,8 +367,8 @@ def _measure_uncertainty(
     """Returns the uncertainty of the predictions for some samples.
 
     Returns:
-        The entropy of each prediction, `[n]`, and the part of it that the disagreement of the models explains, `[n]`.
-        The second is None if there is only one model, or if the ensemble's prediction is not the mean of its models.
+        The entropy of each prediction, `[n]`, and the part of it that comes from disagreement of the models, `[n]`.
+        This part is None for a single model, or if the ensemble's prediction is not the mean of its models.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -440,10 +440,9 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 def give_predictions(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns a column for each sample, `[C + 1, n]`.
+    """Returns the predictions for each sample with its true label or target, `[C + 1, n]`.
 
-    A column has the predicted probabilities of the C classes, or the predicted mean. Its last entry is the true label
-    or target.
+    The first C rows are the probabilities of the classes, or the predicted mean. The last row is the label or target.
     """
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
@@ -493,7 +492,7 @@ def summarize_metrics(study: Study, each: dict[str, FloatArray], prefix: str) ->
 
     A metric may be undefined for a client. An example is the area under the curve if all samples have the same class.
 
-    `each` maps a metric's name, which begins with `prefix`, to its values, one per client.
+    `each` has the clients' values by the metric's name. The names begin with `prefix`.
     """
     tiers = list_scored_tiers(study)
     tier = study.clients.tier_of(np.arange(answers.count_known(study)))
@@ -649,10 +648,7 @@ def score_answer(
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:
-    """Returns bias, variance and noise of each world's predictions on a toy data set.
-
-    Its test targets are the expected values E[y|x].
-    """
+    """Returns bias, variance and noise of each world's predictions on a toy data set with known E[y|x]."""
     of = [
         read_members(study, world, answer.drop_absent(join_pieces(pieces, world), world), "test", answer)
         for world in range(study.worlds)

@@ -149,9 +149,9 @@ def mixture_moments(
 ) -> Moments:
     """Returns the mean and the variance that an ensemble predicts.
 
-    If the models predict only means, the variance is the knowledge uncertainty, which is the variance of these means
-    (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of the mixture
-    (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
+    If the models predict only means, the variance of the ensemble is the variance of these means, the knowledge
+    uncertainty (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of
+    the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -377,11 +377,9 @@ def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[Float
 
 
 def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
-    """Returns the expected calibration error.
+    """Returns the expected calibration error: the mean of |accuracy - confidence| over the samples.
 
-    It is the mean of |accuracy - confidence| over the samples. Accuracy and confidence are means over the sample's bin.
-
-    The error is NaN if any probability is NaN.
+    Accuracy and confidence are means over the sample's bin. The error is NaN if any probability is NaN.
 
     Example:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
@@ -514,7 +512,7 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index between the true clusters of clients and the groups that prefer the same model.
+    """Returns the adjusted Rand index between clients' true clusters and their groups by preferred model.
 
     A client prefers the model with its largest weight. The index is 1 if the groups equal the clusters, and about 0 for
     random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
@@ -547,9 +545,7 @@ MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
-    """Returns the area under the ROC curve.
-
-    It is the probability that an unknown input is more uncertain than a known input.
+    """Returns the area under the ROC curve: the probability that an unknown input is more uncertain than a known input.
 
     A tie counts as a half. The area is NaN if an uncertainty is not finite, or if there are no known or no unknown
     inputs.

@@ -342,8 +342,8 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 def weigh_clients(sizes: IntArray) -> FloatArray:
     """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`.
 
-    The guarantee of conformal sets holds if a new sample comes from client k with a probability equal to this share. N
-    is the sum of the n_k.
+    N is the sum of the n_k. The guarantee of conformal sets holds if a new sample comes from client k with the
+    probability of this share.
 
     Args:
         sizes: Number n_k of withheld samples of each client, `[K]`. A client without withheld samples has share 0.
@@ -354,9 +354,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
-    """Returns the coverage of the conformal sets for each class, `[C]`.
-
-    It is NaN for a class without samples.
+    """Returns the coverage of the conformal sets for each class, `[C]`. It is NaN for a class without samples.
 
     `covered` is 1 for a sample whose set holds the true label, else 0, `[n]`.
 

@@ -39,7 +39,7 @@ class PairedDifference(NamedTuple):
             infinite scores.
         high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.
-        over: What differs between the pairs. It is `seeds`, or `folds` if the runs have only one seed in common.
+        over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
         level: Confidence level of the interval, between 0 and 1.
         p: Two-sided p-value of the paired t test, whose null hypothesis is no difference. It is NaN if there is no
             interval.
@@ -219,9 +219,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 
 
 def fits_task(name: str, classes: int) -> bool:
-    """Returns whether a score exists for a task, which is a classification or a regression.
-
-    For example, a regression has no accuracy.
+    """Returns whether a score exists for a task. A regression has no accuracy, for example.
 
     `classes` is 0 for a regression. The name may begin with `hold_out_` or `train_`.
 

@@ -172,8 +172,7 @@ def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
 def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
     """Replaces a layer that occurs twice in a module by two layers with the same parameters. Returns the module.
 
-    In a layer that occurs twice, `functional_call` would leave its own tensors behind. `known` holds the ids of layers
-    that occurred before.
+    Otherwise `functional_call` would leave its own tensors in such a layer. `known` holds the ids of earlier layers.
     """
     for name, child in module._modules.items():
         if child is None:
@@ -350,8 +349,8 @@ class FlatWeights(NamedTuple):
         names: Name of each trainable tensor, in the order of the vector.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: Pairs of names of a parameter: first the name in the network, then that in `names`. A parameter that
-            several layers share has several pairs.
+        places: (name in the network, name in `names`) of each parameter. A parameter that several layers share has
+            several pairs.
     """
 
     names: tuple[str, ...]
@@ -407,9 +406,9 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 def wrap_networks(
     make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
 ) -> Callable[[], nn.Module]:
-    """Returns a function that makes a network by `make`, and wraps it in a module. The function can be pickled.
+    """Returns a function that calls `make` for a network, and returns the module `kind(network, *about)`.
 
-    The module is `kind(network, *about)`.
+    The function can be pickled.
     """
     return partial(_make, make, kind, about)
 
@@ -588,10 +587,7 @@ def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """Returns a random key for each of n samples.
-
-    It depends on `key` and on the sample's raw inputs in x, `[n, ...]`.
-    """
+    """Returns a random key for each of n samples, from `key` and the sample's raw inputs in x, `[n, ...]`."""
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
     words = np.zeros((len(flat), -(-flat.shape[1] // 8) * 8), np.uint8)
     words[:, : flat.shape[1]] = flat

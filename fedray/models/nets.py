@@ -639,11 +639,9 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns a network of the first `depth` blocks of an `Exits`.
+    """Returns a network of the first `depth` blocks of `net`, whose module must be an `Exits`.
 
     `heads` lists the blocks that keep their output layers.
-
-    The module of `net` must be an `Exits`.
     """
 
     def build() -> nn.Module:

@@ -191,9 +191,9 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
 
 
 def _same(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
-    """Returns whether two modules have the same values, or different shapes.
+    """Returns whether two modules have the same values.
 
-    `net_of` reports different shapes as an error.
+    Modules with different shapes count as the same, because `net_of` reports them.
     """
     return [p.shape for p in a] != [q.shape for q in b] or all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
 

@@ -130,7 +130,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value at which a key that older versions lack changes nothing, or `UNSET` for any other key."""
+    """Returns the value at which a key changes nothing, if older versions lack the key. Otherwise returns `UNSET`."""
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

@@ -122,7 +122,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
 
 
 def _belongs(name: str, wanted: str) -> bool:
-    """Returns whether the key `name` is the key `wanted`, or is in the section `wanted`. Any name matches `*`."""
+    """Returns whether the key `name` is `wanted`, or is in the section `wanted`. Any name matches `*`."""
     pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
     return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
 
@@ -165,9 +165,9 @@ def find_option_text(kind: str, name: str, option: str) -> str:
 
 
 def _explain_options(wanted: str, width: int) -> list[str]:
-    """Returns the lines that explain options. Options with the same key and meaning share an entry.
+    """Returns the lines that explain an option, or all options of a section.
 
-    `wanted` is an option, or a section, all of whose options are explained.
+    `wanted` is the option or the section. Options with the same key and meaning share an entry.
     """
     entries: dict[tuple[str, ...], list[str]] = {}
     for at, option, name, one in _list_all_options():

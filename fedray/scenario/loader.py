@@ -211,7 +211,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
-    """Sets the server's default learning rate, and makes uniform weights the default if its rule needs them."""
+    """Sets the server's default learning rate. Sets uniform weights as the default if the server's rule needs them."""
     server = _part(out, "server")
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:
@@ -228,7 +228,10 @@ def _part(tree: Mapping[str, Any], *path: str) -> Any:
 
 
 def _fill(tree: Tree, section: str, key: str, value: Any, unless: tuple[str, ...]) -> None:
-    """Sets a key of a section, if it is a mapping that has neither this key nor a key of `unless`."""
+    """Sets a key of a section.
+
+    Does nothing if the section is no mapping, or has this key or a key of `unless`.
+    """
     old = tree.get(section, {})
     if isinstance(old, Mapping) and value is not None and all(old.get(k) is None for k in (key, *unless)):
         tree[section] = {**old, key: value}
@@ -489,9 +492,9 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
 def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: bool) -> str:
     """Returns a line for the user if an override replaces the method, but keys of the file stay.
 
-    Otherwise the text is empty. The line names the keys that stay and differ from the defaults of the new method. In a
-    file that a person wrote, keys without a default of the old method are not named: they may be meant for every
-    method. `whole` says whether the file is a resolved scenario, which no person wrote.
+    The line names the keys of the file that differ from the defaults of the new method. In a file that a person wrote,
+    keys without a default of the old method are not named: they may be meant for every method. If no key is named, the
+    text is empty. `whole` says whether the file is a resolved scenario, which no person wrote.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""

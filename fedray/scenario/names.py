@@ -318,7 +318,7 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
 
 
 def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Returns those options of a user's own name whose default is None, as a dict in which all values are None."""
+    """Returns the options of a user's own name whose default is None, as a dict of None values."""
     return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
 
 
@@ -420,7 +420,7 @@ def explain_unknown_key(
 ) -> str:
     """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
 
-    `owner` is the kind and the name of the section's object. `sections` maps each other section to its keys. None means
+    `owner` is the kind and the name of the section's object. `sections` maps other sections to their keys. None means
     unknown.
 
     Example:

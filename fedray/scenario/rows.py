@@ -167,9 +167,9 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect: a second key does not have the value that the first key needs.
+    """Returns why a key has no effect, if a second key does not have the value that the first key needs.
 
-    The text is empty if the key needs no second key, or if the value of the second key fits.
+    The text is empty if the value of the second key fits, or if no second key is needed.
     """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
