@@ -194,8 +194,7 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """Returns a function that takes a world and returns the virtual seconds of a round on each client, `[N]`.
 
-    They are the seconds for training one model and sending it without compression. Links have the speed of virtual
-    second 0.
+    In a round, a client trains one model and sends it without compression. Links have the speed of virtual second 0.
 
     Args:
         devices: The simulated devices of the clients.

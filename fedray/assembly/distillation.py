@@ -113,7 +113,7 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    If a user's method does not specify its option `server_data`, the share is the option's value.
+    If the option `server_data` of a user's method has no specification, the share is the option's value.
 
     Raises:
         BadInput: The value of the option is not a share from 0 to below 1.

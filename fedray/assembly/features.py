@@ -367,7 +367,7 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     Args:
         model: The section that describes the base.
         classes: Number of classes, C.
-        fits: How many classifiers a process would fit.
+        fits: Number of classifiers that a process would fit.
     """
     if model.name not in CLASSIFIERS:
         return None

@@ -52,9 +52,8 @@ def hash_layers(layout: Layout) -> str:
 def read_weights(weights: str, net: Net) -> Tensor:
     """Reads the models from which training starts, `[worlds, K, d]`.
 
-    Batch counters of BatchNorm (`num_batches_tracked`) always start at 0.
-
-    `weights` is a run directory with models, or a safetensors file with the state dict of one model.
+    `weights` is a run directory with models, or a safetensors file with the state dict of one model. Batch counters of
+    BatchNorm (`num_batches_tracked`) always start at 0.
 
     Raises:
         BadInput: `weights` names no models, or models that do not fit the network.
@@ -133,7 +132,7 @@ BATCH = 64  # bytes per sample of a lane's batches: position in the permutations
 
 
 class Need(NamedTuple):
-    """How much memory a run needs for one purpose.
+    """The memory that a run needs for one purpose.
 
     Attributes:
         what: Description of the purpose.
@@ -294,7 +293,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for the server's models (d values each) and three in training (`lane` values each)."""
+    """Estimates the memory for the server's models (d values each), and for three models in training (`lane` each)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -519,10 +518,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`.
-
-    If there are several networks, this function replaces `Setting.outputs`, which is for one network.
-    """
+    """Raises `BadInput`. It replaces `Setting.outputs`, which is for one network, if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"

@@ -38,7 +38,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
     Args:
         found: The result of the user's function.
-        ranges: How many clients, models and worlds there are.
+        ranges: Numbers of clients, models and worlds.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
@@ -372,7 +372,7 @@ _OF_NONE = {"schedule": ": its state is None where a run is planned and not begu
 
 
 class _Method(NamedTuple):
-    """What the checks need to know about a method.
+    """The facts about a method that its checks need.
 
     Attributes:
         where: Name of the method in messages.

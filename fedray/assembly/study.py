@@ -221,8 +221,8 @@ def deal_shards(
         data: The data set.
         seeds: Seeds of the replicates.
         folds: The folds to run.
-        pooled: Only for a method that trains one model on the samples of all clients together (pooled samples). It is
-            the partition that divides these samples among clients in other methods. None means any other method.
+        pooled: The partition that clients would have otherwise, if the method trains on the samples of all clients
+            together. None means any other method.
         own: The user's objects. A partition among them replaces the scenario's partition.
 
     Raises:
@@ -284,8 +284,8 @@ def find_folds(
         scenario: The scenario.
         data: The data set.
         own: The user's objects. A partition among them replaces the scenario's partition.
-        pooled: Only for a method that trains one model on the samples of all clients together (pooled samples). It is
-            the partition that divides these samples among clients in other methods. None means any other method.
+        pooled: The partition that clients would have otherwise, if the method trains on the samples of all clients
+            together. None means any other method.
     """
     fold, known, unseen = scenario.data.fold, max(1, len(data.folds)), find_test_clients(scenario)
     if unseen is not None and fold != "all":

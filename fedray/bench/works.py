@@ -413,7 +413,7 @@ def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
 
 
 class Laps(NamedTuple):
-    """How often and how long a benchmark is measured. A lap is several rounds that are timed together.
+    """The numbers of laps and rounds of a benchmark. A lap is several rounds that are timed together.
 
     Attributes:
         plain: The number of rounds in a lap of the plain loop.

@@ -221,10 +221,9 @@ Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
     """Chooses the learning rate of each replicate and fold, and returns `own` with these rates.
 
-    The rates are stored in `learning_rates.json` in the run directory, and are chosen only once. If training diverges
-    in any replicate and fold, the largest candidate is dropped and the others train again.
-
-    The scenario's key `local.lr_grid` has the candidates. `train` runs a scenario in this process (`run_inline`).
+    The scenario's key `local.lr_grid` has the candidates. If training diverges in any replicate and fold, the largest
+    candidate is dropped, and the others train again. The rates are stored in `learning_rates.json` in the run
+    directory, and are chosen only once. `train` runs a scenario in this process (`run_inline`).
 
     Raises:
         FedrayError: Training diverges with every candidate.
@@ -246,10 +245,10 @@ def _score_candidates(
 ) -> tuple[str, Scores]:
     """Trains with each candidate for the learning rate.
 
-    Returns the name of the held-out score, and the scores of each pair (replicate, fold).
+    The largest rates are dropped until no training diverges. A dropped rate has no score.
 
-    Scores are in ascending order of the rates. The largest rates are dropped until no training diverges. A dropped rate
-    has no score.
+    Returns:
+        The name of the held-out score, and the scores of each pair (replicate, fold), in ascending order of the rates.
     """
     trial, own = registry.drop_watchers(make_candidate_scenario(scenario), own)
     for number in range(len(grid), 0, -1):

@@ -201,10 +201,9 @@ def find_first_score(rows: CellRows) -> list[str]:
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions.
+    """Returns the score of the clients' own predictions, or an empty text if no cell has this score.
 
-    Also returns the cells with such predictions, and the cells without this score. The score is an empty text if no
-    cell has it.
+    Also returns the cells with such predictions, and the cells without the score.
     """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
@@ -259,9 +258,8 @@ SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a c
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
     """Checks requested metrics before anything trains.
 
-    A metric must be a pattern, a score of fedray or a published score of a cell.
-
-    If a cell has metrics of the user, any name is accepted.
+    A metric must be a pattern, a score of fedray or a published score of a cell. If a cell has metrics of the user, any
+    name is accepted.
 
     Raises:
         BadInput: A metric is unknown.

@@ -64,9 +64,7 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
     """Raises `BadInput` for a scenario that cannot be a trial of Ray Tune.
 
     Such a scenario has no held-out scores, chooses the learning rate itself, or needs resources that a trial cannot
-    have.
-
-    If `actors` is 0, the trial trains in its own process.
+    have. If `actors` is 0, the trial trains in its own process.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

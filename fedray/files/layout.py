@@ -78,8 +78,8 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
     `test` is the name that the user gives for the test part. None means that a name such as `test.csv` is looked for.
 
     Raises:
-        BadInput: There is no training part, or two names mean the same part. Or some names mean no part, and the
-            training part and the test or validation part are not both there.
+        BadInput: There is no training part, or two names mean the same part. Or some names mean no part, and there is
+            no test or validation part.
     """
     names = list(names)
     kinds = {name: find_part(name) for name in names}
@@ -113,8 +113,7 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    The result is empty if the folder also has folders of pictures, because tables beside pictures only describe the
-    pictures.
+    The result is empty if the folder also has folders of pictures. Tables beside pictures only describe the pictures.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []

@@ -51,7 +51,7 @@ def name_callable(thing: Any) -> str:
 def hash_source(*things: Any) -> dict[str, str]:
     """Returns a dict from the qualified names of functions and classes to SHA-256 digests of their source.
 
-    It has the given code, and the user's code that this code uses.
+    The dict covers the given code, and the user's code that it uses.
 
     The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
     typed into an interpreter, and two lambdas in the same line.

@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: The round, or the cost, at which both scores are taken.
-        read: Two texts, for the run and for the baseline. Each text is the share of `at` at which the score was
-            measured, or `-` if there is no score.
+        read: Two texts, for the run and for the baseline: the share of `at` at which the score was measured, or `-`
+            without a score.
     """
 
     metric: str

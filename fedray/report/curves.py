@@ -230,9 +230,9 @@ def figure_gantt(run: ReadRun) -> Figure | None:
 def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) -> tuple[Figure, Axes, list[int]]:
     """Draws jobs on a virtual clock, one lane per client, in the colors of their models.
 
-    `jobs` has one row per job, with `client`, `model`, `start` and `sim_seconds`. As shares of the lane's height,
-    `tall` is the height of the job's bar, and `low` is the space above it. The lanes are in the order of `clients`. If
-    there are many clients, evenly spaced ones are shown.
+    `jobs` has a row for each job. Its columns are `client`, `model`, `start`, `sim_seconds`, `tall` (height of the bar)
+    and `low` (space above the bar). `tall` and `low` are fractions of the lane's height. The lanes are in the order of
+    `clients`. If there are many clients, evenly spaced ones are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.
@@ -455,8 +455,8 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
     """Cuts the value axis below the part in which lines differ. The label of the axis tells where the axis begins.
 
-    The second half of every line stays visible. The axis extends below the worst final value by at least twice the
-    distance from there to the best final value.
+    The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
+    between the worst and the best final value.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])

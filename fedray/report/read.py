@@ -286,9 +286,8 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns the score of each replicate and fold that has this score, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. The end is also
-    meant if `last` is a round, but the method's rounds cannot be compared with those of others. `over` is the unit of
-    `last`: rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. So does a round,
+    if the method's rounds cannot be compared with those of others. `over` is the unit of `last`: rounds or a cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -495,8 +494,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    If scores are marked, a note explains the mark. Other notes warn of a best round that test samples chose, of models
-    no better than a constant class, or of a class that conformal sets rarely contain.
+    If scores are marked, a note explains the mark. Other notes warn that test samples chose the best round, that the
+    models are no better than a constant class, or that conformal sets rarely contain a class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)

@@ -227,9 +227,8 @@ ANSWER_SECONDS = 5.0
 def find_address(runtime: str, address: str | None) -> str | None:
     """Returns the network address of the cluster on which a scenario runs.
 
-    It is None if the scenario does not run on Ray, or if fedray starts Ray on this machine.
-
-    `address` is the value of `--address`, or None if it is not set.
+    It is None if the scenario does not run on Ray, or if fedray starts Ray on this machine. `address` is the value of
+    `--address`, or None if it is not set.
 
     Raises:
         BadInput: `--address` is set for a scenario that does not run on Ray, or it is of a kind that fedray cannot use.
@@ -410,7 +409,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters. Their drivers are gone.
+    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters whose drivers are gone.
 
     Returns:
         The folders of the clusters that still run.
@@ -445,7 +444,7 @@ def kill_session(folder: Path) -> None:
 def remove_session(folder: Path) -> None:
     """Removes the folder of a local Ray cluster that has ended.
 
-    Repeats this while threads of Ray in this process still write into the folder.
+    Tries again while threads of Ray in this process still write into the folder.
     """
     deadline = time.monotonic() + KILL_SECONDS
     while folder.exists() and time.monotonic() < deadline:

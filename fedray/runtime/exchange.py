@@ -262,13 +262,11 @@ def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
 
 
 def group_versions(phase: Phase, version: IntArray) -> IntArray:
-    """Returns a number for each job of asynchronous training, `[J]`.
+    """Returns a number for each job of asynchronous training, `[J]`. Jobs with equal numbers may share a block.
 
-    Jobs with equal numbers may be trained together in a block.
-
-    For jobs that start from different versions of a model, there are two conditions. Their learning rates must be
-    equal, and all of `Phase.pieces` must treat both versions in the same way. If local training calls code of a method
-    or of a user, such jobs never share a block. This code may use the version as the round's number.
+    Jobs that start from different versions of a model may share a block if two conditions hold. Their learning rates
+    are equal, and all of `Phase.pieces` treat both versions in the same way. If local training calls code of a method
+    or of a user, such jobs never share a block, because the code may use the version as the round's number.
 
     Example:
         >>> from fedray.core.method import Local
@@ -287,8 +285,8 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    Multiplies the uploads in place by their weights. Uploads of one model in one server step are a group. The index of
-    the group replaces the world of an upload, so that the server adds up each group separately.
+    Multiplies the uploads in place by their weights. The uploads of a model in one server step are a group. Each upload
+    gets the index of its group in place of its world, so that the server adds up each group separately.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
@@ -430,8 +428,8 @@ class TrainRequest(NamedTuple):
         exchange: Number of the exchange.
         t: The round, from 0.
         jobs: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of this exchange's earlier chunks of jobs for which the actor should still hold the sums. An actor
-            that lacks these sums has been restarted.
+        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. An actor without these
+            sums has been restarted.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -607,7 +605,7 @@ class Task(NamedTuple):
 
     Attributes:
         chunk: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of this exchange's earlier chunks for which the actor should still hold the sums.
+        kept: Number of earlier chunks of this exchange whose sums the actor should still hold.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -691,9 +689,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 def choose_laps(seconds: float, actors: int) -> int:
     """Returns how many chunks of jobs each actor gets in the next round.
 
-    It is 1 if rounds are short, because every chunk costs a call.
-
-    `seconds` is the wall time of the last round. It is infinite before the first round.
+    If rounds are short, it is 1, because every chunk costs a call. `seconds` is the wall time of the last round. It is
+    infinite before the first round.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

@@ -210,7 +210,7 @@ def explain_capacity(least: Sequence[ActorSpec], counts: Sequence[int], nodes: S
     """Returns the error for actors that do not fit into a cluster.
 
     The message names the resources of which the cluster has too little. If the total is enough, it says that the nodes
-    do not hold all actors. An actor needs all its resources on one node.
+    do not hold all actors, because an actor needs all its resources on one node.
 
     Args:
         least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.

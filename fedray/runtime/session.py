@@ -266,10 +266,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a function that calls `watch`.
-
-    The function adds exceptions of `watch` to `noted`, and raises them again.
-    """
+    """Returns a function that calls `watch`, adds its exceptions to `noted`, and raises them again."""
 
     def show(snapshot: Snapshot) -> None:
         try:

@@ -85,7 +85,8 @@ class FittedVotes:
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
         """Returns the classifier that a client fits for base i. `world` is a world of the base, without one fold.
 
-        If each fold leaves out one whole client, `fold` is 0. The other clients have the same samples in every fold.
+        If each fold leaves out one whole client, `fold` is 0, because the other clients have the same samples in every
+        fold.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)

@@ -46,10 +46,9 @@ def save_checkpoint(
         folder: The folder that holds the checkpoints of one run.
         progress: The progress of the run.
         private: The clients' private vectors by name. None means that there are no such vectors.
-        keep: Number of checkpoints that stay, at least 1. These are the new checkpoint and the newest other
-            checkpoints.
-        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and also those of its
-            file with the state.
+        keep: Number of checkpoints that stay, at least 1, the new one included.
+        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and those of its own
+            state file.
 
     Returns:
         The folder of the checkpoint.
@@ -104,8 +103,7 @@ def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[str, Any]) -> None:
     """Writes the two files of a checkpoint into a temporary folder, syncs the folder to the disk, and renames it.
 
-    `totals` has the entries of `progress.json`. Its list of files gets the size and the digest of the file with the
-    state.
+    `totals` has the entries of `progress.json`. Its list of files gets the size and the digest of the state file.
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:

@@ -85,8 +85,8 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
 
     The lock ends with its process, even if the process is killed.
 
-    If the command that started a run was killed, the actors of the run may still write for some seconds. So a resumed
-    run waits for the lock. `wait` says whether the function waits for the lock.
+    If `wait` is true, the function waits for the lock. A resumed run does so, because the actors of a killed command
+    may still write for some seconds.
 
     Yields:
         A function to call before each write. It raises `Unwritable` if the directory was moved or deleted.

@@ -204,8 +204,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 def find_most_frequent(study: Study) -> dict[str, Any]:
     """Returns the most frequent class (`class`) of the test samples, its share (`share`) and the number of classes.
 
-    `class` is the most frequent class of the first replicate and fold. The share of the most frequent class is averaged
-    over all replicates and folds.
+    `class` is from the first replicate and fold. `share` is averaged over all replicates and folds.
     """
     shares = measure_class_shares(study)
     names = study.shards.data.class_names
@@ -630,7 +629,7 @@ def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
 def recall_device(out: Path) -> str | None:
     """Returns the devices with which a run began, such as `cpu, cuda`. Returns None for a new run.
 
-    If the run directory does not name devices, an early version of fedray made it, and the result is `cpu`.
+    A run directory of an early version of fedray names no devices. The result is then `cpu`.
     """
     began = read_identity(out)
     if not began and not run_files.find_checkpoints(out / "checkpoints"):

@@ -210,9 +210,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each of J jobs.
-
-    A tier (class of devices) may have its own number of epochs or steps.
+    """Returns the number of optimizer steps of each of J jobs. A tier (class of devices) may have its own number.
 
     `client` is the id of each job's client, and `size` is the client's number of samples, `[J]` each.
     """

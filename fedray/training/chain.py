@@ -228,7 +228,7 @@ def _join(sides: Sequence[int]) -> Any:
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from a call of its class's `forward`. None means that it cannot.
+    """Returns why a call of a module may differ from its class's `forward`. None means that it cannot.
 
     The reason completes the sentence "its forward ...".
     """

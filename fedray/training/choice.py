@@ -51,7 +51,7 @@ class Engine:
             d]`, their integer buffers `[M, c]` and the inputs `[M, n, ...]`.
         min_lanes: Smallest number of lanes in a step. If a block has fewer lanes, a lane is trained twice.
         jobs: Largest number of lanes in a block if `width` is 1.
-        evaluates: Which code computes `outputs`: `compiled` (compiled C functions) or `torch`.
+        evaluates: Code that computes `outputs`: `compiled` (C functions) or `torch`.
     """
 
     name: str

@@ -49,7 +49,7 @@ class LaneBatch(NamedTuple):
         client: Id of the client.
         model: Index of the model that the client trains, 0 to K - 1.
         broadcast: The model that the client received, `[d]`.
-        previous: The model with which the client's last training ended, `[d]`.
+        previous: The model that the client trained before, `[d]`.
         ensemble: All models at the beginning of the round, `[K, d]`.
         size: Number of training samples of the client.
         shared: This model's row of the tensor that the server sends for the loss (`LocalLoss.shared`).
@@ -77,9 +77,9 @@ class Gradients(NamedTuple):
     """The functions that compute the gradients of one lane. A lane is one client that trains.
 
     Attributes:
-        step: Computes the gradient for a step, and updates the network's buffers.
-        again: Computes the gradient of the same batch at other parameters. The buffers stay the same.
-        samples: Computes the gradient of each sample.
+        step: A function that computes the gradient for a step, and updates the network's buffers.
+        again: A function that computes the gradient of the same batch at other parameters. The buffers stay the same.
+        samples: A function that computes the gradient of each sample.
     """
 
     step: Gradient
@@ -101,9 +101,7 @@ def last_layer(layout: Layout) -> str:
 
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
-    """Returns a context with a list.
-
-    Every forward pass in the context writes the inputs of the network's last layer into the list.
+    """Returns a context with a list, into which every forward pass writes the inputs of the network's last layer.
 
     If `wanted` is false, nothing is written.
 
@@ -238,16 +236,15 @@ _NOISE = -1  # makes the random keys of noise differ from the keys of permutatio
 
 
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
-    """Returns a function that makes one step of all W lanes.
+    """Returns a function that makes one step of all W lanes. A lane is one client that trains.
 
-    It takes the parameters `[W, p]`, the batches and the number of the step, and returns the losses `[W]`.
-
-    The function changes the parameters in place. A lane is one client that trains.
+    The function takes the parameters `[W, p]`, the batches and the number of the step. It changes the parameters in
+    place, and returns the losses `[W]`.
 
     Args:
         code: The network and the settings.
         gradients: The functions that compute the gradients of one lane.
-        over: Turns a function of one lane into a function of all lanes.
+        over: A function that turns a function of one lane into a function of all lanes.
         anchor: The parameters towards which each lane is pulled, `[W, p]`.
         offset: The vector that is added to the gradient of each lane, `[W, p]`. None means that nothing is added.
     """
@@ -567,9 +564,9 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 
 
 def _differentiate_lanes(written: LaneCode) -> Gradients:
-    """Returns the functions that compute the gradients of one client.
+    """Returns the functions that compute the gradients of one client by `torch.func`.
 
-    They use `torch.func`, so `vmap` can map them over clients.
+    So `vmap` can map them over clients.
     """
     net = written.net
 

@@ -81,8 +81,8 @@ class LaneTask(ctypes.Structure):
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). A still lane pays if it takes at most half
-    of the operations of an ordinary lane. The result is 0 if it never pays. The lane has `rows` samples, and only
+    A still lane computes its steps from products of its samples (`lane.h`). It pays if it takes at most half of the
+    operations of an ordinary lane. If it never pays, the result is 0. The lane has `rows` samples, and only
     multiply-adds of the first layer count. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a
     still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 

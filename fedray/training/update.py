@@ -166,7 +166,10 @@ class Jobs(NamedTuple):
         return Jobs(self.plan.take(first), size, steps, key, row, flight)
 
     def turn(self, t: int) -> int | IntArray:
-        """Returns the round for random keys: t. In asynchronous training, it is `Flight.turn` of each job, `[J]`."""
+        """Returns the number that stands for the round in random keys.
+
+        It is t. In asynchronous training, it is `Flight.turn` of each job, `[J]`.
+        """
         return t if self.flight is None else self.flight.turn
 
 

@@ -96,7 +96,7 @@ class StudyLocation(NamedTuple):
         storage: A journal file or a storage URL.
         name: The name of the study.
         pruner: The section `pruner` of the sweep file.
-        ages: The largest number of ages that a trial can report. An age is K rounds for a method with K models.
+        ages: Largest number of ages that a trial can report. An age is K rounds for a method with K models.
     """
 
     storage: str

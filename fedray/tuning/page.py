@@ -236,10 +236,9 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """Computes the share of an objective's variance that each parameter explains.
 
-    The result is empty if there are fewer than four trials, or if all have the same value. fANOVA (Hutter et al., ICML
-    2014) computes the shares. If a parameter is conditional, PED-ANOVA (Watanabe et al., IJCAI 2023) computes the
-    shares instead. Parameters that cannot change the objective are left out. `i` is the number of the objective, from
-    0.
+    The result is empty if there are fewer than four trials, or if all have the same value. The shares are those of
+    fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) if a parameter is conditional.
+    Parameters that cannot change the objective are left out. `i` is the number of the objective, from 0.
     """
     if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
         return {}

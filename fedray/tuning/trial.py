@@ -58,11 +58,10 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> Callable[[int, Sequence[Row]], bool]:
-    """Makes a function that reports the metric of the first objective, and returns whether to stop.
+    """Makes a function that reports the metric of the first objective once per age, and returns whether to stop.
 
-    It reports once per age. An age is K rounds for a method with K models.
-
-    `location` is the study that gets the reports. None means that there is no pruner.
+    An age is K rounds for a method with K models. `location` is the study that gets the reports. None means that there
+    is no pruner.
     """
     if location is None:
         return lambda _round, _rows: False
@@ -94,9 +93,7 @@ _FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE, err
 
 
 def refuse_fault(error: Exception, folder: Path) -> None:
-    """Raises `Unwritable` if a training failed because of a fault of the machine.
-
-    After a fault, the same training may succeed later.
+    """Raises `Unwritable` if a training failed because of a fault of the machine. The same training may succeed later.
 
     Raises:
         Unwritable: The disk is full or broken, or a file or a storage cannot be written.

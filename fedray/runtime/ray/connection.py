@@ -159,11 +159,11 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0 and the head node does not reply, the check goes on until it replies or counts as gone.
-        Without this wait, the caller's next call of Ray might never return.
+        If `wait` is above 0 and the head node does not reply, the check goes on until the node replies or counts as
+        gone. Otherwise the caller's next call of Ray might never return.
 
         Args:
-            wait: Ray is checked repeatedly for at least this number of seconds. 0 means one check.
+            wait: Shortest time of the checks in seconds. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -335,9 +335,7 @@ KEPT_SECONDS = 30 * 24 * 3600  # how long a cluster keeps modules that are not i
 
 
 def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns Ray's runtime environment of a worker.
-
-    Workers that this worker starts get the same environment.
+    """Returns Ray's runtime environment of a worker. Workers that this worker starts get the same environment.
 
     Ray sends a class from a user's folder only as a name. So the worker must find the class's module on the same path
     as the sender.
@@ -361,9 +359,8 @@ def worker_environment(modules: Sequence[str] = ()) -> dict[str, Any]:
 def send_modules(own: UserObjects, connection: Connection) -> list[str]:
     """Sends the user's modules to a cluster, because its nodes may lack them.
 
-    Modules with equal content are sent once.
-
-    Nothing is sent to a Ray that fedray started, because this machine has the files.
+    Modules with equal content are sent once. A Ray that fedray started needs no modules, because this machine has the
+    files.
 
     Returns:
         The names of the modules in Ray, for `worker_environment`.

@@ -237,9 +237,7 @@ def end_all(waiting: Sequence[Future[Any]], error: BaseException) -> None:
 
 
 def report(metrics: Mapping[str, float], folder: Path | None) -> None:
-    """Reports the metrics of a round to Ray Tune.
-
-    During this call, Tune's scheduler may end the trial.
+    """Reports the metrics of a round to Ray Tune. During this call, Tune's scheduler may end the trial.
 
     Tune copies the run directory `folder` as the trial's checkpoint. None means no checkpoint.
     """
