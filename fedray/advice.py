@@ -1,7 +1,7 @@
 """Warns of settings whose effect on a run the user may not expect. No warning stops a run.
 
-A rule is a function that takes a scenario and its study (the objects that a run is made of). It yields pairs of a
-finding and its remedy.
+A rule is a function that takes a scenario and its study (the objects of the run). It yields pairs of a finding and its
+remedy.
 """
 
 import math
@@ -145,7 +145,10 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
-    """Warns of a network that trains slowly, or whose prediction for a sample depends on the rest of the batch."""
+    """Warns of a network that trains slowly.
+
+    Also warns of a network whose prediction for a sample depends on the rest of the batch.
+    """
     for one in study.trained:
         if find_mixing(one.net, one.example, training=False) == MIXES:
             yield (

@@ -182,8 +182,8 @@ def trainable(
     """Returns a function for `ray.tune.Tuner` that runs a scenario with the values of a trial.
 
     The keys of a trial's `config` replace those of the scenario. They are nested or written with dots (`{"local.lr":
-    0.1}`). After every evaluated round except round 0, the trial reports `round`, scores on held-out samples (such as
-    `hold_out_accuracy`), and total bytes and seconds. The checkpoint of a trial is its run directory.
+    0.1}`). After every evaluated round except round 0, the trial reports `round`, total bytes, seconds, and scores on
+    held-out samples such as `hold_out_accuracy`. The checkpoint of a trial is its run directory.
 
     Args:
         scenario: A dict, a YAML file, or YAML text. The key `data.hold_out` must be set.

@@ -90,8 +90,8 @@ def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:
 def start_from(net: Net, weights: str, seeds: Sequence[int], models: int) -> Net:
     """Returns the network with the initial models that `weights` names.
 
-    If `weights` is a run directory, world w starts from the models of world w of that run. If that run has only W
-    worlds, it starts from world `w mod W`. If there is only one model, all K models start from it.
+    If `weights` is a run directory of W worlds, world w starts from the models of world `w mod W` of that run. A single
+    model is the start of all K models.
 
     Args:
         net: The network.
@@ -518,7 +518,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`. It replaces `Setting.outputs`, which is for one network, if there are several networks."""
+    """Raises `BadInput`, in place of `Setting.outputs`, if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"

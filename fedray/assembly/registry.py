@@ -214,7 +214,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
 
 
 def makes_transform(thing: Any, options: Iterable[str] = ()) -> bool:
-    """Returns whether a function makes a `Transform`, which means that it can be called with its options alone."""
+    """Returns whether a function makes a `Transform`. Such a function can be called with its options alone."""
     return user_code.takes_positional(thing, 0, options)
 
 

@@ -350,8 +350,8 @@ LEVELS = (1, 16, 255, 65_535)  # possible largest values of a pixel
 def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
     """Returns the data set with its inputs scaled as `data.standardize` and `data.scale` describe.
 
-    `data.scale: unit` divides pixels by the largest value that such pictures can have: 1, 16 (digits), 255 or 65,535.
-    So clients need not send statistics of their pixels.
+    `data.scale: unit` divides pixels by the largest possible value of such pictures: 1, 16 (digits), 255 or 65,535. So
+    clients need not send statistics of their pixels.
 
     Raises:
         BadInput: `data.standardize: false` or `data.scale: unit` would have no effect.

@@ -830,7 +830,7 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns a function that evaluates by a plain loop, one that evaluates by fedray, and a dict of both accuracies.
+    """Returns two functions, which evaluate by a plain loop and by fedray, and a dict of both accuracies.
 
     Example:
         >>> work = ensemble_of(plain_mlp, (64,), tested=20)

@@ -62,7 +62,7 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that keeps a number of entries of a delta in proportion to the client's bandwidth.
+    """Returns a function that computes how many entries a client keeps, in proportion to its bandwidth.
 
     All uploads then take about equally long. The SHEFL paper mentions this as future work.
 

@@ -340,8 +340,8 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     """Returns a function for `Method.join` that trains each of several networks from the uploads of all networks.
 
     Each network has its own federated training, whose server was made by `keeping_server`. `rows` is the order of the
-    models in the states of all these trainings. `fuse` trains students, which start as the models after the servers'
-    steps, and returns the next models.
+    models in the states of all these trainings. `fuse` trains students and returns them as the next models. A student
+    starts as its model after the server's step.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

@@ -244,8 +244,8 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     """Returns the optimizer by which a client trains its two Gaussians: the posterior q, and w, a copy of the prior.
 
     Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
-    weights that are drawn from q. After every `personal_steps` steps of q, one step moves w by the gradient of this
-    divergence in the parameters of w. q and w have separate optimizers.
+    weights that are drawn from q. After every `personal_steps` steps of q, w makes one step by the gradient of this
+    divergence with respect to w. q and w have separate optimizers.
 
     Args:
         local: The settings of local training. The optimizer is SGD with momentum or Adam.

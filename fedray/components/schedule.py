@@ -132,7 +132,7 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
     """Reads the memory of a client selection. Returns each client's last loss, the round of this loss, and Oort's pace.
 
     Losses and rounds are `[N]`. `number` is N, the number of clients. The pace is a percentile of the clients'
-    durations. If the state is None or has no such memory, the result is as if no client had trained yet.
+    durations. Without a state or such a memory, no client counts as trained.
 
     Example:
         >>> read_memory(None, world=0, number=2)

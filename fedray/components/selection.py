@@ -128,11 +128,10 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
     Deviations:
-        1. Here the server does not know the speed of a client that has never taken part, so all new clients have the
-           same odds. The paper draws new clients by the speed of their type of device. In the code, all clients
-           register with their duration and their number of samples. The code draws new clients by these values. The
-           code's T is a percentile of all registered durations. Here T is a percentile of the durations of clients
-           whose uploads the server has used.
+        1. Here the server does not know the speed of new clients, so all of them have the same odds. The paper draws
+           new clients by the speed of their type of device. In the code, all clients register with their duration and
+           their number of samples. The code draws new clients by these values. The code's T is a percentile of all
+           registered durations. Here T is a percentile of the durations of clients whose uploads the server has used.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the

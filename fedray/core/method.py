@@ -399,7 +399,7 @@ class Piece:
 
     @property
     def reads_models(self) -> bool:
-        """Returns whether a job needs all K models, and not only the one that it trains."""
+        """Returns whether a job needs all K models, and not only its own."""
         return False
 
     @property
@@ -566,10 +566,8 @@ class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function that takes a step and returns for each model the client that has it, `[R, K]` (R worlds, K
-            models).
-        down: A function that takes a step and returns for each model whether the client that has it has failed, `[R,
-            K]`.
+        at: A function that takes a step and returns the client of each model, `[R, K]` (R worlds, K models).
+        down: A function that takes a step and returns whether the client of each model has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -785,9 +783,9 @@ class Phase:
         groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
             runtime. 0 means that training is synchronous.
         work: What clients do instead of gradient descent. None means gradient descent.
-        ask: A function that takes the state and the sums of the uploads. It returns a state with which the clients work
-            once more before the server's step, or None if no work is left. Without this function, clients work once in
-            a round.
+        ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
+            more with this state before the server's step. If it returns None, no work is left. Without this function,
+            clients work once in a round.
         server_work: A function that takes a round. It returns how many training steps the server makes in each world,
             and the number of samples in these steps. None means no training steps.
     """
@@ -960,7 +958,7 @@ class Method:
         parts: The trainings of a stack (a method with several trainings). The training of the meta model comes last.
         join: A function that lets the parts of a stack learn from each other after their servers' steps. None means
             that the parts do not learn from each other.
-        explain_end: A function that takes the state and returns why training ends early, or an empty text if training
+        explain_end: A function that takes the state and returns why training ends early. The text is empty if training
             goes on. None means that training never ends early.
     """
 

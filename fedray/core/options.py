@@ -333,8 +333,8 @@ class Section(NamedTuple):
     Attributes:
         kind: The dataclass with the section's keys.
         many: `list` for a list of such sections, `dict` for several sections with names, None for one section.
-        example: Keys and values that a message suggests if the user gave a single value instead of a section. If the
-            user's value is a number, it replaces the last value of the example.
+        example: Keys and values that a message suggests to a user who gave a single value in place of the section. If
+            the user's value is a number, it replaces the last value of the example.
     """
 
     kind: Any

@@ -148,9 +148,9 @@ def watch_generators() -> Iterator[Callable[[], bool]]:
 def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
-    At its end the context restores the states of all generators. A user's code runs in it, because it may draw from any
-    of them. torch and NumPy use the same kind of generator (MT19937). Each is seeded with a different 32-bit half of
-    the key.
+    At its end the context restores the states of all generators. A user's code runs in this context, because the code
+    may draw from any of these generators. torch and NumPy use the same kind of generator (MT19937). Each is seeded with
+    a different 32-bit half of the key.
 
     Example:
         >>> with generators_scope() as start:

@@ -1,6 +1,6 @@
 """Converts a user's own data, given as the argument `data=`, to a data set.
 
-A *natural client* is a client that is named in the data, such as the writer of a text or a hospital.
+A *natural client* is a client named in the data, such as the writer of a text or a hospital.
 """
 
 import re

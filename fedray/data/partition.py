@@ -540,8 +540,8 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 def classes(labels: Array, clients: int, generator: Generator, classes: int = 2) -> ClientRows:
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
-    The number of clients that hold a class is the same for all classes or differs by 1, unless a class has too few
-    samples. The clients choose one after the other. Each client takes the classes that still need the most clients.
+    All classes have the same number of clients, up to a difference of 1. A class with few samples may have fewer
+    clients. The clients choose one after the other. Each client takes the classes that still need the most clients.
     Ties are broken at random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
     Each client holds `classes` classes.
     """

@@ -220,7 +220,7 @@ class Shards(Protocol):
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Returns the indices of the client's own samples in `test(world)`, `[n]`.
 
-        The result is None if the partition is not natural, because clients then have no test samples of their own.
+        If the partition is not natural, clients have no test samples of their own, and the result is None.
         """
         ...
 
@@ -454,7 +454,7 @@ class StoredShards:
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client, even if the client trains on wrong labels.
 
-        If every group of clients has its own copy of all samples, the labels of the group are the true labels.
+        If groups of clients have copies of all samples, the labels in a copy are the true labels of its group.
         """
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
@@ -498,8 +498,8 @@ def share_array(array: Array) -> Tensor:
 def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
     """Returns SHA-256 digests of the data of clients, server and evaluation, with a name for each digest.
 
-    `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend only on four
-    digits of sums, because the last bits of computed data differ between types of CPU.
+    `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend on four digits
+    of sums, because the last bits of computed data differ between types of CPU.
     """
     data = shards.data
     found = {

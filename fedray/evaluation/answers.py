@@ -60,9 +60,10 @@ class Measured(NamedTuple):
 def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, client: IntArray) -> FloatArray:
     """Returns each client's weights over the models that predict (Fed-ensemble eqs. 3-4).
 
-    The weights depend on the temperature gamma (`predict.gamma`). If it is infinite or None, a client has the weights
-    of its tier, or the common weights if tiers have no weights. If gamma is finite, the weights follow from the losses
-    at the client. Then, if tiers have weights, a client uses only models to which its tier gives weight.
+    The weights depend on the temperature gamma (`predict.gamma`). If gamma is finite, the weights follow from the
+    losses at the client. If tiers have weights, a client uses only the models to which its tier gives weight. If gamma
+    is infinite or None, a client has the weights of its tier. If tiers have no weights, all clients have the common
+    weights.
 
     Args:
         study: The trained study (the objects of the run).
@@ -533,8 +534,8 @@ class Inquiry(NamedTuple):
     Attributes:
         split: The split, `test` or `hold_out`.
         measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
-        means: Number of values that a client averages over its samples. 0 means that it returns the values of each
-            sample.
+        means: Number of values that a client averages over its samples. 0 means that the client returns the values of
+            each sample.
         halved: Whether only every second sample of each client is used.
         score: A function that computes a client's scores from the values of its samples. None means that the client
             returns means or values.

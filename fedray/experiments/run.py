@@ -144,7 +144,7 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
 
 
 def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
-    """Returns the number of GPUs of this machine that train although no tier reserves them. 0 means that CPUs train.
+    """Returns how many GPUs of this machine train without a reservation by a tier. 0 means that CPUs train.
 
     Args:
         scenario: The scenario.

@@ -300,7 +300,7 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     """Returns the weights of a client's samples. Weights too large to be added are divided by a power of two.
 
     Weights grow large if clients miss a round. For example, a learner that is never wrong on the participants' samples
-    has the weight 23 or more. It multiplies by e^23 the weights of other clients' samples on which it is wrong.
+    has the weight 23 or more. If it is wrong on samples of another client, their weights are multiplied by e^23.
 
     Args:
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.
@@ -647,8 +647,8 @@ class FitTrees(Work):
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
         """Fits the F learners of a client. Returns them as statistics, and the loss.
 
-        The first learner uses the samples' weights that follow from the ensemble. Before each later learner is fitted,
-        the samples on which the previous one is wrong get larger weights (local AdaBoost).
+        The first learner uses the samples' weights that follow from the ensemble. Then the samples on which this
+        learner is wrong get larger weights, and the next learner is fitted (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
         learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values

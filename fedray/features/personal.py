@@ -113,8 +113,8 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 class PersonalPasses(Piece):
     """Trains a client's personal models, after the training of the received model.
 
-    Each personal model has its own batches. A client predicts with its personal model. If it has several, it predicts
-    with the best on its withheld samples.
+    Each personal model has its own batches. A client predicts with its personal model. Among several, it takes the best
+    on its withheld samples.
 
     Attributes:
         each: Local training of each personal model. It starts from the client's last version of this model.

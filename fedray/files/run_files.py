@@ -104,8 +104,8 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
-    The error is `Damaged` if the path is missing or is a directory. It is `BadInput` if this user may not read the
-    path, and `FedrayError` if the disk has a fault.
+    `Damaged` is for a path that is missing or is a directory. `BadInput` is for a path that this user may not read.
+    `FedrayError` is for a fault of the disk.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)

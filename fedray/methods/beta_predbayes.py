@@ -67,9 +67,9 @@ Deviations:
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
        left out.
-    7. A client predicts with its initial network if its training fails, if it drops out, or if it has no training
-       samples. If a client makes fewer steps than `samples`, it sends some networks twice. Cycles of one or two steps
-       have no noise. In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
+    7. A client that drops out, has no training samples, or fails in training predicts with its initial network. If a
+       client makes fewer steps than `samples`, it sends some networks twice. Cycles of one or two steps have no noise.
+       In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:

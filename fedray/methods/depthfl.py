@@ -191,8 +191,9 @@ def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
 def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Callable[[kit.State], kit.Answer]:
     """Returns a function that turns each trained head (output layer) into a model that predicts.
 
-    A network returns the mean of its D heads. To make it return the output of one head, the parameters of this head are
-    multiplied by D, and all other heads are 0. `heads` lists the heads that each tier trains, numbered from 0.
+    A network returns the mean of its D heads. In the model for one head, the parameters of this head are multiplied by
+    D, and all other heads are 0. Its mean is then the output of this head. `heads` lists the heads that each tier
+    trains, numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them

@@ -24,7 +24,7 @@ Deviations:
        size, as in the authors' code. During a round the shares $q_j(m)$ do not change. They are computed from the
        broadcast models.
     2. A share is at least 1e-12. The shares follow from the network's own loss, even if `local.loss` is set.
-    3. A client of the run that has not taken part yet starts from equal weights, and makes 20 E steps (the first two
+    3. A client of the run that has not taken part yet has equal weights at first. It makes 20 E steps (the first two
        formulas) on the current models. The average of the K models predicts for a new client.
     4. Virtual time counts the steps and bytes of all K models, and one forward pass of each model for the E step.
 

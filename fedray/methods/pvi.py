@@ -5,8 +5,8 @@ and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Ma
 *Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, in the
 variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
-A row of the state holds q (means and rhos), the client's factor (natural parameters), and one value that tells whether
-q is still the prior. The factor stays with the client.
+A row of the state holds q (means and rhos) and the client's factor (natural parameters). One more value tells whether q
+is still the prior. The factor stays with the client.
 
 Formulas of pvi:
     The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p(w) \prod_k

@@ -32,8 +32,8 @@ Deviations:
        still out of fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features.
        `meta_data: pooled` does this: clients send features and labels, and the server trains the meta model. `features:
-       all` and `side_by_side` are other readings of the paper. In both, every sub model predicts every training sample
-       of the meta model, even if it has seen the sample. docs/how-to/stacking.md says what each reading leaks.
+       all` and `side_by_side` are other readings of the paper. In both, a sub model also predicts samples that it has
+       seen, for the training of the meta model. docs/how-to/stacking.md says what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
        ensemble of x models under any schedule. It then predicts with the average of these models.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy. Here the meta model is

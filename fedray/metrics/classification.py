@@ -114,7 +114,7 @@ class ClassAnswer(NamedTuple):
 def answer_classes(
     outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None
 ) -> ClassAnswer:
-    """Returns the probabilities that an ensemble of classifiers predicts, and those that each of its models predicts.
+    """Returns the predicted probabilities of an ensemble of classifiers, and of each of its models.
 
     Args:
         outputs: Logits of each model, `[K, n, C]`.

@@ -166,7 +166,7 @@ MOST_APART = 2.0  # largest cost of the later evaluation, as a multiple of the c
 
 
 class BudgetScore(NamedTuple):
-    """The score of a run when it has used up a budget, such as a number of bytes or rounds.
+    """The score of a run at the end of a budget, such as a number of bytes or rounds.
 
     Attributes:
         value: The score.
@@ -181,7 +181,7 @@ class BudgetScore(NamedTuple):
 
 
 def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float) -> BudgetScore | None:
-    """Returns the score of a run when it has used up a budget, or None if no evaluation is near enough.
+    """Returns the score of a run at the end of a budget, or None if no evaluation is near enough.
 
     Args:
         cost: Cost up to each evaluation in ascending order, such as a number of bytes, `[n]`. The evaluation before

@@ -487,8 +487,8 @@ class Partitioned(nn.Module):
     Attributes:
         posterior: The Gaussian. The network predicts with its mean.
         site: Natural parameters of a client's factor. They are 0 at first, so that the factor is 1 everywhere.
-        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then, the prior is used
-            instead of `posterior`, which is only the start of training.
+        start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the posterior is the
+            prior, and `posterior` is only the start of training.
         net: The network, from which the trainable parameters were removed.
 
     Example:

@@ -210,9 +210,9 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Returns why the outputs for a sample may depend on the other samples of its batch. None means that they do not.
 
     The outputs for three samples are computed twice: alone, and in a batch with further samples. If `training` is True,
-    their gradients are compared, too. This is done for the initial parameters and for parameters nearby, because a gate
-    that is closed at first would hide the layers after it. Training uses double precision if the module accepts it.
-    `example` is one network input, whose values do not matter.
+    their gradients are compared, too. This is done for the initial parameters and for parameters nearby. Otherwise a
+    gate that is closed at first would hide the layers after it. Training uses double precision if the module accepts
+    it. `example` is one network input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of

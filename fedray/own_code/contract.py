@@ -35,9 +35,9 @@ _PLAIN_VALUES = bool | int | float | complex | str | bytes | np.generic
 def hash_values(*things: Any) -> dict[str, str]:
     """Returns a dict of SHA-256 digests, with one entry for each value that the given code uses.
 
-    The keys are the names of the values in the code. Values in called functions are included. If a value is an object
-    of the user's own class, there is also a digest of the source of this class, under a name such as "class Config of
-    config". This digest is an empty text if there is no source.
+    The keys are the names of the values in the code. Values in called functions are included. For an object of the
+    user's own class, there is also a digest of the class's source, under a name such as "class Config of config". This
+    digest is an empty text if there is no source.
 
     Example:
         >>> def make(weights):
@@ -251,8 +251,8 @@ def contract(
         remedy: The end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: The function cannot be called with these arguments. The returned function raises this error, too, if a
-            result is wrong, or if two equal calls return different results.
+        BadInput: The function cannot be called with these arguments. The returned function raises this error, too: for
+            a wrong result, or for different results of two equal calls.
         FedrayError: Raised by the returned function if the user's function raises an exception.
 
     Example:

@@ -436,8 +436,7 @@ def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
 def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> list[Path]:
     """Returns the user's files and package folders that a different process needs to run the given code.
 
-    These are the given modules, the modules that define the given code, and all of the user's modules that these
-    modules import.
+    These are the given modules, the modules with the given code, and all of the user's modules that they import.
 
     Example:
         >>> find_module_places(["json"], [len])  # of Python itself
@@ -448,7 +447,7 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
 
 
 def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
-    """Lists the given modules, the modules that define `things`, and all of the user's modules that they import."""
+    """Lists the given modules, the modules with `things`, and all of the user's modules that they import."""
     waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
     waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
     seen: set[str] = set()

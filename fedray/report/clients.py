@@ -654,8 +654,8 @@ MOST_NAMED_NODES = 40  # with more nodes the graph shows no numbers
 def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     """Returns the graph's edges, `[E, 2]`, and how often each client trained in the first replicate and fold, `[N]`.
 
-    Returns None if the run has no graph or a large graph. It also returns None if the scenario has `data.test_clients`,
-    because then the ids of clients are not the numbers of nodes.
+    Returns None if the run has no graph or a large graph. With `data.test_clients` it also returns None, because the
+    ids of clients are then not the numbers of nodes.
     """
     edges, table = run.pictures.get("graph_edges"), run.first_world()
     unseen = (run.scenario.get("data") or {}).get("test_clients")

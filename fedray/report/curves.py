@@ -474,7 +474,7 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Returns the value at which the axis of rising curves may begin, or None if this would cut off almost nothing.
+    """Returns the value at which the axis of rising curves may begin, or None if it would cut off almost nothing.
 
     Example:
         >>> rounds = np.arange(10.0)

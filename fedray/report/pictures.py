@@ -118,10 +118,7 @@ def use_figure_style() -> Any:
 
 @contextmanager
 def ignore_odd_numbers() -> Iterator[None]:
-    """Silences Matplotlib's warnings in a `with` block.
-
-    They are about numbers that are too large, and about characters that no font of this machine has.
-    """
+    """Silences Matplotlib's warnings of too large numbers and of missing characters in a `with` block."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", RuntimeWarning)

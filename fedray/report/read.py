@@ -284,10 +284,11 @@ def read_seed(run: ReadRun) -> int:
 
 
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
-    """Returns the score of each replicate and fold that has this score, by (seed, fold).
+    """Returns a score for each replicate and fold that has it, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. So does a round,
-    if the method's rounds cannot be compared with those of others. `over` is the unit of `last`: rounds or a cost.
+    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. A round also means
+    the end, if the method's rounds cannot be compared with those of others. `over` is the unit of `last`: rounds or a
+    cost.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -347,8 +348,8 @@ def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
 def find_headline(runs: Sequence[ReadRun]) -> str:
     """Returns the score by which runs are compared first.
 
-    This is the score of personal predictions, if all runs have it, and clients of some run predict with their own
-    models or weights. Otherwise it is the accuracy or RMSE of the common ensemble.
+    If clients of some run predict with their own models or weights, and all runs have a score of personal predictions,
+    it is this score. Otherwise it is the accuracy or RMSE of the common ensemble.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"

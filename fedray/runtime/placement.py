@@ -404,8 +404,8 @@ def choose_seats(
         parts: Number of runs that share the cluster. This run takes one share. The number counts only if `per_actor`
             and `actors` are `auto`.
         cluster: The resources of the cluster.
-        waits: Whether the run waits for more nodes if the cluster is too small for its actors. If it waits, an actor
-            needs one CPU, or the resources that its tier sets.
+        waits: Whether the run waits for more nodes if the cluster is too small for its actors. An actor then needs one
+            CPU, or the resources that its tier sets.
 
     Raises:
         BadInput: The cluster cannot hold the actors, and the run does not wait for nodes.

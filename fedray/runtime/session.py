@@ -247,7 +247,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
-    """Returns a function that takes a snapshot, passes it to `watch`, and passes its metrics to the user's loggers.
+    """Returns a function that passes a snapshot to `watch`, and the snapshot's metrics to the user's loggers.
 
     Example:
         >>> logged = []

@@ -261,8 +261,8 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the defaults of a method, with tiers that fit those of the user.
 
-    If a tier of the user is no default tier, the default tiers that the user does not name are dropped. If the user
-    gives a share or a number for any tier, all default shares and numbers are dropped.
+    If the user has a tier of another name, the default tiers that the user does not name are dropped. If the user gives
+    a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:

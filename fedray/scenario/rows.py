@@ -202,8 +202,8 @@ class Row(NamedTuple):
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.
         remedy: The advice for a wrong value.
-        value: A function that takes a `Case` and returns whether the value of its key is wrong, even if it is a
-            default. None means that the row refuses every value that a user set.
+        value: A function that takes a `Case` and returns whether the value of its key is wrong. Default values are
+            checked, too. None means that the row refuses every value that a user set.
     """
 
     keys: str

@@ -58,8 +58,8 @@ class KnownJobs(NamedTuple):
         version: Number of server steps that changed the job's model before the job started.
         born: Server step, counted from 1, that made the job's version of the model. It is 0 for the initial model.
         start: Virtual second at which the job started.
-        arrival: Virtual second at which the upload arrived. Without an upload, it is the second at which it would have
-            arrived.
+        arrival: Virtual second at which the upload arrived. A job without upload has the second at which its upload was
+            expected.
         status: Index into `fedray.simulation.devices.STATUS`. It says how the job ended.
         step: Server step that uses the upload. If no step uses it, this is the first step after the job's end.
         staleness: Number of server steps that changed the model between the job's start and `step`. It is -1 if no step
@@ -139,7 +139,7 @@ class Pace(NamedTuple):
         ready: Whether the client has samples.
         wait: A function that takes a client and a virtual second, and returns the seconds until the client is
             available. None means that clients are always available.
-        link: A function that takes a client and the virtual second at which its job starts, and returns the seconds of
+        link: A function that takes a client and the virtual second of its job's start. It returns the seconds of
             download and upload together. None means that links do not change over time.
 
     Example:

@@ -108,11 +108,11 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Compares new values with the best values so far, stores better ones, and returns whether a new value was better.
+    """Stores new values that are better than the best values so far. Returns whether there were any.
 
     Args:
-        best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list of the best
-            value so far and its round, or an empty list if there is no value. `best` is changed in place.
+        best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list: the best value
+            so far and its round. It is empty if there is no value. `best` is changed in place.
         values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.

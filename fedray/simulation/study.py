@@ -63,8 +63,7 @@ class AsyncRule:
         b: The b in the formula of `hinge`.
         dropout: Probability that a client sends nothing. Such a client counts toward `concurrency` until its upload
             would have arrived.
-        deadline: Virtual seconds after which the server no longer waits for a client that has started. None means no
-            deadline.
+        deadline: Virtual seconds for which the server waits for a client that has started. None means no deadline.
         max_staleness: Largest staleness of an upload that the server uses. None means no limit.
 
     Example:
@@ -120,8 +119,7 @@ class Patience(NamedTuple):
     Attributes:
         metric: Name of the metric.
         rounds: The run ends after this number of rounds without a better value in any world.
-        min_delta: A value counts as better only if it is better than the best value so far by more than this
-            difference.
+        min_delta: Difference by which a better value must exceed the best value so far.
     """
 
     metric: str
@@ -518,7 +516,7 @@ class Question(NamedTuple):
     on the number or the order of processes.
 
     Attributes:
-        compute: A function at the top level of a module, or a `partial` of such a function, because it is sent to other
+        compute: A function at the top level of a module, or a `partial` of such a function. It is sent to other
             processes by name. For a split its arguments are (host, state, world, raw inputs `[n, ...]`). For clients
             its arguments are (host, state, world, client ids `[c]`), and its result is `[numbers, c]`. If `at_home` is
             set, the result is one tensor for each client.
@@ -664,8 +662,7 @@ class FlightTable(NamedTuple):
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
-        arrival_seconds: Virtual seconds at which the upload arrived. Without an upload, it is when it would have
-            arrived.
+        arrival_seconds: Virtual seconds at which the upload arrived, or was expected if it did not arrive.
         version: Number of server steps that changed the job's model before the job started.
         staleness: Number of server steps that changed the model between the job's start and the use of the upload. It
             is -1 if the upload was not used.

@@ -1,4 +1,4 @@
-"""Writes and reads checkpoints and the tables of rounds and clients, which a run writes while it trains.
+"""Writes and reads checkpoints, and the tables of rounds and clients.
 
 A *study* is everything that a run needs. A *world* is a combination of a seed and a fold of the data.
 """

@@ -708,8 +708,8 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Describes the differences in one part of the digests. An empty digest equals every other digest.
 
-    A missing digest is a difference only in the parts `data` and `source`. In other parts a digest may be missing,
-    because earlier versions stored more digests of a network, or because a process uses only some modules and values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts a digest may be missing:
+    earlier versions stored more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]

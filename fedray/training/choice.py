@@ -92,7 +92,7 @@ def choose_engine(
         local: The settings of local training. None means plain SGD.
         drops: Whether dropout stays on in predictions. If so, torch computes them.
         models: Number of models, K.
-        couples: Whether a client's K models take their steps together, so that each step depends on all K models.
+        couples: Whether each step of a model depends on all K models of the client.
 
     Raises:
         BadInput: `lanes` is `compiled`, but no compiled kernel can train the network.

@@ -318,7 +318,7 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _copy_shared(state: Any, now: Tensor) -> Any:
-    """Copies the tensors of a rule's state that share memory with the parameters, which the next step changes in place.
+    """Copies the tensors of a rule's state that share memory with the parameters. The next step changes these in place.
 
     Example:
         >>> now = torch.zeros(2)
@@ -615,8 +615,8 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
     """Returns why `torch.func.vmap` cannot map a user's or method's code over lanes (clients). None means that it can.
 
-    As a trial, two lanes are trained. Without the code, `vmap` must be able to map the network. `example` is one
-    network input, whose values do not matter. `models` is the number of models, K.
+    As a trial, two lanes are trained. `vmap` must be able to map the network itself. `example` is one network input,
+    whose values do not matter. `models` is the number of models, K.
 
     Example:
         >>> from fedray.core.method import Local, LocalLoss

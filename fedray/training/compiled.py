@@ -127,8 +127,8 @@ class Kernel(NamedTuple):
     Attributes:
         name: The names of the kernel's functions in the library begin with this name.
         prefix: Modules before the first layer. torch computes them.
-        reads_flat: Whether the modules in `prefix` only reshape their inputs, so that the kernel may read the stored
-            data directly.
+        reads_flat: Whether the modules in `prefix` only reshape their inputs. The kernel may then read the stored data
+            directly.
         describe: A function that takes a task, a network and the shape of an input. It writes the network into the
             task, and returns the number of operations per sample.
     """

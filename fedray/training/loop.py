@@ -237,8 +237,8 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
     """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
-    If the last recorded step had the same network and settings, it is returned, and its tensors get the values of
-    `fresh`. Otherwise `fresh` is returned with a new step.
+    A recorded step with the same network and settings is used again: its tensors get the values of `fresh`. Otherwise
+    `fresh` gets a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)

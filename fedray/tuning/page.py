@@ -431,7 +431,7 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
-    """Returns a sentence about the items that a picture leaves out, or an empty text if the picture shows all items."""
+    """Returns a sentence about the items that a picture leaves out. It is empty if the picture shows all items."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 

@@ -93,7 +93,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether the value is final after the round of this row, so that no later round can change it."""
+        """Returns whether no round after that of this row can change the value."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -262,8 +262,8 @@ def judge_worlds(
     """Computes the mean of each objective over worlds, and its standard error sd / sqrt(worlds).
 
     A *world* is one combination of a seed and a fold. A value is rounded to 12 significant digits, because the order of
-    a sum may change further digits. So trials that did equally well have equal values. A standard error is None if
-    there is only one world, or if one of the worlds did not reach the target.
+    a sum may change further digits. So trials that did equally well have equal values. A standard error is None for a
+    single world, or if a world did not reach the target.
 
     Raises:
         FedrayError: An objective was not measured, or its value is NaN.

@@ -343,8 +343,8 @@ def make_workers(
     Args:
         number: The number of workers that train at the same time. If it is 1 and there is no cluster, this process
             trains.
-        base: The base scenario of the sweep. Each training runs as a task on a Ray cluster if the runtime of the
-            scenario is `ray`, or if it is `auto` and `address` is given.
+        base: The base scenario of the sweep. Trainings run as tasks on a Ray cluster if the runtime of the scenario is
+            `ray`, or `auto` with an `address`.
         address: The address of an existing Ray cluster. None starts a cluster on this machine.
         own: The user's objects. The workers import the modules of these objects.
         folder: The directory of the sweep, which must lie on a disk that all workers share.

@@ -1,6 +1,6 @@
 """Converts a user's arrays, tensors, tables and labels to the NumPy arrays of a `Split`, and checks them.
 
-A *natural client* is a client that is named in the data, such as the writer of a text.
+A *natural client* is a client named in the data, such as the writer of a text.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Converts raw samples of any form to a data set. Treats missing values, converts labels and draws test samples.
 
-A *natural client* is a client that is named in the data, such as the writer of a text.
+A *natural client* is a client named in the data, such as the writer of a text.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Reads tables of named columns and files of tables. Chooses the inputs, and converts them to numbers.
 
-A *natural client* is a client that is named in the data, such as the writer of a text.
+A *natural client* is a client named in the data, such as the writer of a text.
 """
 
 import re
@@ -25,7 +25,7 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. If the first line has a different delimiter, uses it instead of `delimiter`.
+    r"""Reads a table from a text file. A different delimiter in the first line replaces `delimiter`.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.

@@ -74,7 +74,7 @@ class Calls:
 
     Attributes:
         actors: The client actors.
-        recover: A function that takes the index of an actor that has died, and waits until the actor is restarted.
+        recover: A function that takes the index of a dead actor, and waits until the actor is restarted.
         t: The round, from 0.
         jobs: All jobs of the round.
     """

@@ -161,8 +161,8 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 
     Args:
         choose: A function that takes `cluster` and `waits`, and chooses the actors (`choose_seats`).
-        waits: Whether to wait for missing nodes. A run that is resumed waits for the nodes that it had. Meanwhile Ray
-            is asked for their resources, so that an autoscaler starts them.
+        waits: Whether to wait for missing nodes, as a resumed run does. Meanwhile Ray is asked for their resources, so
+            that an autoscaler starts them.
 
     Raises:
         BadInput: The cluster cannot hold the actors.

@@ -160,7 +160,7 @@ class Connection:
         """Raises `RayDied` if Ray is gone.
 
         If `wait` is above 0 and the head node does not reply, the check goes on until the node replies or counts as
-        gone. Otherwise the caller's next call of Ray might never return.
+        gone. This keeps the caller's next call of Ray from waiting for ever.
 
         Args:
             wait: Shortest time of the checks in seconds. 0 means one check.
