@@ -125,8 +125,8 @@ def run(
             mapping replaces the key `schedule`.
         loss: A loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
         optimizer: An optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
-        augment: A function that takes one input or a batch, and returns it changed. It may also be a name, or a list of
-            functions and names.
+        augment: A function that takes one input or a batch, and returns the changed samples. It may also be a name, or
+            a list of functions and names.
         metrics: Your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
             function for each name.
         callbacks: A function that takes (round, scores, models), or a list of such functions. Each is called after each

@@ -85,7 +85,7 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
-    """Adds to a setting the networks that the method trains, if there are several architectures."""
+    """Adds the method's networks to a setting, if there are several architectures."""
     if not is_stack(scenario) or own.method is not None:
         return pieces
     # networks that the scenario lists are used instead of the user's network

@@ -532,7 +532,7 @@ def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> 
         clients: All clients, with their tiers.
         i: The index of the network.
         number: The number of networks.
-        tier: The tier whose clients train the network. None means that client j trains it if `j mod number = i`.
+        tier: The tier whose clients train the network. None means the clients j with `j mod number = i`.
     """
     return lambda client: np.asarray(client % number == i if tier is None else clients.tier_of(client) == tier)
 
@@ -542,7 +542,7 @@ def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> 
 
 
 def choose_students(lanes: Lanes) -> EngineOf:
-    """Chooses how the server trains students, which are the networks that learn an ensemble's predictions.
+    """Chooses the engines for students at the server: networks that learn an ensemble's predictions.
 
     The result is a function that takes a network and returns an engine. With `lanes: torch` no engine uses the compiled
     kernels.

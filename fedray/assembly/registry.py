@@ -69,12 +69,12 @@ def register(
             docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets an option of another
             name raises an error. None means that no options are declared. Then an option that your code does not use
-            raises an error. It is raised when the method is composed, the partition is computed, or the selection is
-            first called. A method with `options={"networks": []}` may get several architectures.
+            raises an error: when the method is composed, the partition is computed, or the selection is first called. A
+            method with `options={"networks": []}` may get several architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
-        spec: A full specification of a method. It replaces `options` and `models`, and holds the options with their
-            ranges, defaults of other keys, the features with which the method can be combined, and changes of the
-            network.
+        spec: A full specification of a method. It replaces `options` and `models`. It holds the options with their
+            ranges, defaults of other keys, changes of the network, and the features with which the method can be
+            combined.
 
     Raises:
         BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong. Only

@@ -769,7 +769,7 @@ local: {lr: 0.3, batch_size: 10, epochs: 10, lr_decay: 0.99, lr_decay_every: 10}
 
 
 def measure_small_study(quick: bool) -> list[BenchResult]:
-    """Measures the CPU time of a small run, from command to report, divided by that of a plain training loop."""
+    """Measures the CPU time of a small run, from command to report, divided by the time of a plain training loop."""
     rounds, seeds = (10, 2) if quick else (50, 5)
     scenario = read_scenario(SCENARIO, {"rounds": rounds, "replicates": seeds, "runtime": "inline"})
     work = BenchWork(scenario, UserObjects(), lambda: nn.Sequential(nn.Flatten(), *plain_mlp().children()))

@@ -306,7 +306,7 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 
 
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
-    """Returns a server that first makes the step of the server `base`, and then trains each model by distillation.
+    """Returns a server that makes the step of the server `base`, and then trains each model by distillation.
 
     The teachers of a model are the round's uploads of this model, in the order of client ids. `fuse` makes the next
     model from the teachers and the model that `base` returns.

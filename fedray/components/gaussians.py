@@ -277,10 +277,10 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
 
 
 def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
-    """Draws weights from the Gaussian in each model `[..., d]`, and returns models that hold them instead of means.
+    """Draws weights from the Gaussian in each model, and returns the models with these weights in place of the means.
 
-    A model begins with p means and p values of rho, where `softplus(rho)` is the standard deviation. `noise` is
-    standard normal, `[..., p]`.
+    A model `[..., d]` begins with p means and p values of rho, where `softplus(rho)` is the standard deviation. `noise`
+    is standard normal, `[..., p]`.
     """
     p = noise.shape[-1]
     mean, rho, rest = parameters.split_with_sizes((p, p, parameters.shape[-1] - 2 * p), dim=-1)

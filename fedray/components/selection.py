@@ -88,7 +88,7 @@ def by_examples() -> Rule:
 
 
 def power_of_choice(candidates: int | None = None) -> Rule:
-    """Returns a rule that draws some candidates, and takes those with the largest known losses.
+    """Returns a rule that draws some candidates, and takes the candidates with the largest known losses.
 
     Candidates are drawn in proportion to their numbers of samples. Among them, clients that have never trained are
     taken first. A client's loss is known from its last upload, so candidates compute nothing (the paper's variant
@@ -110,13 +110,13 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     """Returns the rule Oort.
 
-    It prefers fast clients with large losses, and also explores clients that have never trained.
+    The rule prefers fast clients with large losses, and also explores clients that have never trained.
 
-    A client i that has trained has the utility `u_i = n_i loss_i`, where n_i is its number of samples. Utilities are
-    clipped at their 95th percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t
-    is the current round, and t_i is the last round in which the server used the client's upload. A round of the client
-    takes `s_i` seconds. If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`.
-    The result is the client's score.
+    A trained client i with n_i samples has the utility `u_i = n_i loss_i`. Utilities are clipped at their 95th
+    percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the current round,
+    and t_i is the last round in which the server used the client's upload. A round of the client takes `s_i` seconds.
+    If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`. The result is the
+    client's score.
 
     A fraction `max(0.2, exploration 0.98^t)` of the participants are clients that have never trained. They are drawn
     with equal probabilities. The other m participants are drawn in proportion to their scores. Only clients with at
@@ -172,7 +172,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
 
 def draw_in_turn(clients: Clients, number: int) -> Participation:
-    """Returns a participation rule that takes the next `number` clients, in the order of their ids, in each round.
+    """Returns a participation rule that takes the next `number` clients in each round, by ascending id.
 
     After the last client it begins again. Over many rounds, each tier (class of devices) takes part in proportion to
     its size.

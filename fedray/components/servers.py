@@ -217,8 +217,8 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
         state: The state before the round.
         after: The state after the step of an inner server.
         change: The change of the trainable parameters, `[M, p]` float64.
-        trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. What was not trained stays as
-            in `after`.
+        trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. Untrained values stay as in
+            `after`.
     """
     p = change.shape[1]
     models = after.models.double()

@@ -436,7 +436,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions in a model of the values that a tier's network holds in round t, `[s]`, ascending."""
+        """Returns which of a model's d values a tier's network holds in round t, as ascending positions, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -778,8 +778,8 @@ class Phase:
         remember: A function that stores facts about a round's jobs in the state, for later rounds. It takes the round,
             the state after the round, the plan and the losses `[J]`, and returns the new state. The plan has only jobs
             whose uploads the server used. None leaves the state unchanged.
-        choose: A function that changes a plan after it sees the clients' losses (IFCA). It takes the plan and the mean
-            losses of all models at each job's client, `[J, K]`. None leaves the plan unchanged.
+        choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
+            all models at each job's client, `[J, K]`. None leaves the plan unchanged.
         groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
             runtime. 0 means that training is synchronous.
         work: What clients do instead of gradient descent. None means gradient descent.
@@ -874,7 +874,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the positions in a model of the values that a tier's network holds in round t, `[s]`, ascending."""
+        """Returns which of a model's d values a tier's network holds in round t, as ascending positions, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -954,10 +954,10 @@ class Method:
             which round 0 begins. `pooled(world)` returns the training samples of a world. None leaves the state
             unchanged.
         one_model_per_client: Whether client i predicts with model i. If the weight of model i is 0, client i predicts
-            like a client that the run has never seen.
+            like a new client.
         parts: The trainings of a stack (a method with several trainings). The training of the meta model comes last.
-        join: A function that lets the parts of a stack learn from each other after their servers' steps. None means
-            that the parts do not learn from each other.
+        join: A function by which the parts of a stack learn from each other, after the steps of their servers. None
+            means that the parts do not learn from each other.
         explain_end: A function that takes the state and returns why training ends early. The text is empty if training
             goes on. None means that training never ends early.
     """

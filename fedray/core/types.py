@@ -150,7 +150,7 @@ class Tier:
         uplink: Bytes that a client sends per virtual second.
         downlink: Bytes that a client receives per virtual second.
         latency: Virtual seconds added to the time of each transfer.
-        side_by_side: Whether a client trains its models at the same time instead of one after the other.
+        side_by_side: Whether a client trains its models at the same time. Otherwise it trains one after the other.
         width: Fraction of the network's channels or blocks that a client trains. Only methods that cut networks use it
             (HeteroFL).
         epochs: Number of epochs of a local training. None means the method's `Local.epochs`.

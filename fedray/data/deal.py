@@ -388,8 +388,7 @@ class PartitionSettings(NamedTuple):
         name: Name of the partition.
         options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
-        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
-            `name` is used.
+        own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
@@ -433,8 +432,7 @@ def build_shards(
             labels.
         pooled: Settings of a partition, if one client gets all samples in the end. The partition decides about wrong
             labels and shifts. None means that samples are not pooled.
-        own: A user's function, or a partitioner of `flwr_datasets`, that is used instead of `name`. None means that
-            `name` is used.
+        own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         unseen: The rule that chooses clients that do not train. None means that all clients train.

@@ -50,7 +50,7 @@ class Dealt(NamedTuple):
     Each list has one entry for each world (a combination of a seed and a fold of the data).
 
     Attributes:
-        owned: All samples that were dealt, and the client to which each sample was dealt.
+        owned: All dealt samples, and the client of each.
         kept: The samples that clients train on.
         held: The samples that are withheld from training. The list is empty if no samples are withheld.
         server: Indices of the samples that the server holds instead of the clients. The list is empty if there are
@@ -136,7 +136,7 @@ def share_with_server(cut: ClientRows, fraction: float, generator: np.random.Gen
     The number of taken samples is rounded down.
 
     Returns:
-        The cut of the samples that clients keep, and the indices of the samples that were taken.
+        The cut of the samples that clients keep, and the indices of the server's samples.
     """
     first = np.zeros(len(cut.rows), dtype=bool)
     first[cut.offsets[:-1][np.diff(cut.offsets) > 0]] = True
@@ -326,7 +326,7 @@ def time(
     order. If all values are texts of numbers, samples are sorted by these numbers, and missing numbers come last.
 
     This partition comes from no paper. The column `values` holds numbers, dates, or texts whose alphabetical order is
-    the order of the times, `[n]`.
+    the order in time, `[n]`.
     """
     check_rows(len(values), clients)
     order = np.argsort(_read_numbers(values), kind="stable")

@@ -33,8 +33,7 @@ class Fetched(NamedTuple):
             own, y holds the labels of all worlds, one world after the other.
         rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
-        first: For each job, the number that is added to an index in x to get the index in y, `[J]` int64. None means 0
-            for all jobs.
+        first: Index in y minus index in x, for the samples of each job, `[J]` int64. None means 0 for all jobs.
 
     Example:
         >>> import numpy as np

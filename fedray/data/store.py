@@ -705,7 +705,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     """Returns a data set from the store. If the store lacks the data set, loads and stores it first.
 
-    `key` distinguishes data sets of the same name. It has the options, and the times at which files changed.
+    `key` distinguishes data sets of the same name. It has their options, and the times at which their files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"

@@ -236,7 +236,7 @@ class GeneratedShards:
         return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
 
     def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
-        """Draws n labels for each of J jobs, and the random bits that choose each sample's noise, `[J, n]` each."""
+        """Draws labels of n samples for each of J jobs, and the random bits that choose the noise, `[J, n]` each."""
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
         words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits

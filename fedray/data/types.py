@@ -122,7 +122,7 @@ FAR_FROM_ZERO = 8.0  # a column is far from 0 if a value is above 8 times half i
 
 
 def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
-    """Converts the inputs of all parts to the type that networks take, after subtracting a constant from each column.
+    """Subtracts a constant from each column of the inputs, and converts the inputs to the type that networks take.
 
     Args:
         parts: The inputs of each part, `[n, *s]`, the training part first. Tokens, bytes and float32 stay unchanged.

@@ -404,7 +404,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
     """Returns the scores of clients of the run that predict with their own models.
 
-    A client's scores are computed in the process that trains it, because its private models are there.
+    A client's scores are computed in the process that trains the client, because its private models are there.
 
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
@@ -417,8 +417,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a client's own models `[K, d]`.
 
-    If the client trains its models in several passes with different settings, the pass with the best score on its
-    held-out samples counts.
+    A client may train its models in several passes with different settings. The pass with the best score on held-out
+    samples counts.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])

@@ -68,7 +68,7 @@ def measure_answers(
     """Returns m values for each sample, `[m, n]`. The scores follow from their means over the samples.
 
     If a single model predicts no variance in a regression, the variance of the residuals on training samples is used.
-    If this is unknown, too, the scores that need a variance are NaN.
+    If it is unknown, the scores that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -325,7 +325,7 @@ def score_ood_of_clients(
         measured: What the runtime has computed for this evaluation.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all of these
             samples.
-        asked: For each of the N clients, whether it counts in the mean, `[N]`.
+        asked: Whether each of N clients counts in the mean, `[N]`.
     """
     weights, answer = answers.find_weights(study, world, measured), measured.answer
     both = known, join_pieces(measured.ood, world)
@@ -604,7 +604,7 @@ def _score_clients(
 ) -> FloatArray:
     """Returns the score of each client of the run on its samples of a split, `[N]`.
 
-    If all clients predict in the same way, only the clients whose scores are recorded are scored.
+    If all clients predict in the same way, only clients with recorded scores are scored.
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)

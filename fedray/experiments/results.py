@@ -369,7 +369,7 @@ class Run:
     def metrics(self) -> dict[str, Any]:
         """The scores and costs of the newest evaluated round, averaged over replicates and folds.
 
-        If the run was opened with the models of its best round, they are those of the best round.
+        If the run was opened with the models of its best round, the scores are of that round.
         """
         rounds, best = self.rounds, find_checkpoints(self.path / BEST_FOLDER)
         if self._folder == BEST_FOLDER and best:
@@ -577,9 +577,8 @@ class Run:
                 these predict. Otherwise the ensemble predicts, with the client's own weights (Fed-ensemble, equations 3
                 and 4) or those of its tier. None means the prediction for new clients.
             replicate: The replicate that predicts, from 0.
-            fold: The fold that predicts, as a position from 0 among the folds that were run.
-            conformal: Keys of `predict.conformal`, such as `{"alpha": 0.2}`, that define a rule in place of the
-                scenario's rule.
+            fold: The fold that predicts: its position among the folds of the run, from 0.
+            conformal: Keys of `predict.conformal` for a rule in place of the scenario's rule, such as `{"alpha": 0.2}`.
 
         Raises:
             BadInput: An argument does not fit the run.
@@ -737,8 +736,8 @@ class Comparison:
         """Returns a picture with the curves of all runs.
 
         Args:
-            metric: A score in `rounds.parquet`. None means accuracy or RMSE. Their personalized form is drawn if all
-                runs have it and clients of a run predict with their own models or weights.
+            metric: A score in `rounds.parquet`. None means accuracy or RMSE. If clients of a run predict with their own
+                models or weights, the personalized score is drawn, provided that all runs have it.
             over: The horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:

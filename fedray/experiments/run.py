@@ -285,7 +285,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
     """Returns a function that computes the scores on withheld samples. It does not use the test set.
 
-    The scores include those of clients of the run, if these predict with their own models or weights.
+    If clients of the run predict with their own models or weights, their scores are included.
     """
     return make_evaluator(replace(study, evaluation=replace(study.evaluation, personal=True)), runtime, test=False)
 
@@ -455,7 +455,7 @@ def run_inline(
         watch: A function that is called with a snapshot after each evaluated round.
         measure: A function that takes the study and the runtime, and returns the function that scores the models.
         study: The study of the scenario, which no other code may use. None means that this function builds it.
-        actors: The number of client actors that a trial has reserved, which train for this process. With 0 this process
+        actors: The number of client actors that train for this process. A trial has reserved them. With 0 this process
             trains.
     """
     environment.use_one_thread()

@@ -177,8 +177,8 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
     """Returns the directions in which K particles must move to become samples of a density, `[K, p]`.
 
     The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. Here `score` is the gradient of the
-    density's logarithm at each particle. The kernel `k(v, w)` is `exp(-|v - w|^2 / (2 h))`, where `h = m / (2 log(K +
-    1))`, and m is the median of all K x K squared distances. A single particle moves along its own score.
+    density's logarithm at each particle. The kernel `k(v, w)` is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K +
+    1))`. Here m is the median of all K x K squared distances. A single particle moves along its own score.
     """
     k = len(particles)
     squares = _square_distances(particles, particles)

@@ -369,7 +369,7 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
 
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
-    """Returns a function that marks which parameters each of T tiers (classes of devices) trains in a round.
+    """Returns a function that marks the parameters that each of T tiers (classes of devices) trains.
 
     The function takes a round. It returns 1 for a trained parameter and 0 for any other, `[T, d]` float64.
     """

@@ -408,7 +408,7 @@ class Stack(NamedTuple):
         meta_optimizer: Optimizer of the meta model.
         combine: None means ordinary stacking. Otherwise each client has a model of its own, and the meta model gets the
             logits of all these models. Without a meta model, `combine` names the rule of `combine_outputs`.
-        proxy: Fraction of each client's samples that only the meta model is trained on, if `combine` is set. With 0,
+        proxy: With `combine`, the fraction of each client's samples on which only the meta model is trained. With 0,
             all models are trained on all samples.
         features: Which predictions the meta model learns from. A base has a sub model for each fold. `out_of_fold`
             takes the sub models that were not trained on the sample. `all` takes the mean over a base's sub models.

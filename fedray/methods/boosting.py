@@ -49,8 +49,8 @@ Deviations:
     2. The default `draw: rows` draws samples, as the paper does. `draw: weights` gives D_i to the learner as sample
        weights instead, as scikit-learn's AdaBoostClassifier does.
     3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
-       downloads the learners that it does not have yet, and their bytes count. If only some clients take part, only
-       these are in the sums of step 2.
+       downloads all learners that it lacks, and their bytes count. If only some clients take part, only these are in
+       the sums of step 2.
     4. PreWeak.F compares learners by their weighted errors. The authors' code compares them on samples that are drawn
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.

@@ -2,8 +2,8 @@ r"""Ditto: FedAvg, in which every client also trains a personal model that is pu
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
 `lambda` is one number or a list. With a list every client trains one personal model per entry. The client predicts with
-the personal model that is best on the client's held-out samples, by accuracy or RMSE (the paper's section 3.3). A list
-needs `data.hold_out` above 0.
+the best of these models on its held-out samples, by accuracy or RMSE (the paper's section 3.3). A list needs
+`data.hold_out` above 0.
 
 Formulas of ditto:
     Besides the model $w$ of FedAvg with equal weights (`server.weighting: uniform`, as in Alg. 1) each client trains a

@@ -42,8 +42,8 @@ Deviations:
        `mixing` 0.2 and `samples` 4 the windows here are the same as in their code with one skipped epoch.
     2. A client with fewer steps than l takes one sample per step.
     3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
-       their code. The example also has 400 rounds of burn-in (of 1,500), momentum of the clients, and momentum of the
-       server (0.9, with `server.lr` 0.5).
+       their code. In the example, 400 of 1,500 rounds are burn-in. Clients and server have momentum (the server 0.9,
+       with `server.lr` 0.5).
     4. Float buffers (running statistics of normalization layers) have no posterior. They are averaged as in FedAvg.
     5. Computing the upload from the samples takes no virtual time.
 

@@ -18,7 +18,7 @@ Deviations:
     1. Only the gradient of the data is taken at the worst point. Weight decay and the proximal term are added
        afterwards, and then the optimizer of the scenario makes the step.
     2. Running statistics of normalization layers are updated once per batch, at the weights $v$.
-    3. In virtual time a step costs as much as two steps of FedAvg, because it computes two gradients.
+    3. In virtual time a step costs as much as two steps of FedAvg, because it has two gradients.
 
 Example:
     >>> import fedray

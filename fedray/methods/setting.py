@@ -70,9 +70,9 @@ class Setting:
         server_inputs: A function that takes a world, and returns network inputs of the server without labels, `[n,
             ...]`. They are noise, the inputs of `server_rows`, or those of a data set. The options `inputs` and
             `input_rows` choose among these. Your own method may declare both options.
-        label_counts: A function that takes a world, and returns how many training samples of each class each client
-            holds, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting
-            adds no bytes to the traffic. For a regression it raises `BadInput`.
+        label_counts: A function that takes a world, and returns the number of training samples by client and class,
+            `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting adds no
+            bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
         rows: Owner of each row of the schedule: client, slot or stratum.
@@ -86,7 +86,7 @@ class Setting:
         hold_out: Whether clients withhold samples for validation.
         participants: The largest number of clients that take part in a round.
         features: A function that takes network inputs and returns the features in which the network is linear, `[n,
-            p]`. It is None if there are no such features.
+            p]`. None means that the network is not linear in any features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
             student `[d]`. It is None if the server holds no inputs.
         distil_work: A function that takes the number of teachers. It returns how many steps train a student at the

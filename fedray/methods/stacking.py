@@ -11,8 +11,8 @@ phases:
 3. FedAvg trains the meta model, a softmax layer `n * C -> C`, on these probabilities. In a prediction the sub models of
    each base are averaged first. The averages of all bases are the input of the meta model.
 
-If clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. The meta model then learns
-that a tiny probability of class c means class c, and predicts wrongly (docs/results/stacking.md).
+If clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. From this the meta model
+learns that a tiny probability of class c means class c. It then predicts wrongly (docs/results/stacking.md).
 
 Formulas of stacking:
     FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except

@@ -81,7 +81,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model, which are the values that an ensemble averages.
+    """Returns the votes of each model: the values that an ensemble averages.
 
     The ensemble predicts the class whose mean vote is the largest. `outputs` are the raw outputs of each model,
     `[K, n, C]`, and `kind` names the averaged quantity as in `average`.
@@ -591,7 +591,7 @@ ROUNDING = 1e-6
 
 
 class Drift(NamedTuple):
-    """Drift scores, which say how much the data of each client differ from those of other clients.
+    """Drift scores, which say how much the data of each client differ from the data of other clients.
 
     Attributes:
         total: Mean total uncertainty of the predictions for each client's data, `[N]`. A client without data has NaN.

@@ -31,8 +31,8 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
     `rows` are the samples' inputs, `[n, ...]`. `kind` is the kind of the inputs: images, features or tokens.
 
     Raises:
-        BadInput: The network fails on the samples, its outputs have the wrong shape, or its outputs are probabilities
-            although the loss needs logits.
+        BadInput: The network fails on the samples, or its outputs have the wrong shape. Or they are probabilities, but
+            the loss needs logits.
 
     Example:
         >>> import torch

@@ -1,1 +1,1 @@
-"""Handles the code that users write: finds its modules, computes digests of it, checks it, and explains its errors."""
+"""Handles users' code: finds its modules, computes its digests, checks it, and explains its errors."""

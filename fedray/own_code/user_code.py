@@ -425,8 +425,8 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
     """Returns a dict of SHA-256 digests, with one entry for each user's module that the given code needs.
 
-    Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because it may differ
-    between the start of a run and its resumption.
+    Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because a resumed run
+    may have a different script.
     """
     code = [one for thing in things for one in list_code(thing) if one.__module__ != "__main__"]
     files = {name: hash_file(sys.modules[name].__file__) for name in _list_modules(modules, code) if name != "__main__"}

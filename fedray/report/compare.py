@@ -524,7 +524,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
 
 
 def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists all notes for readers of a comparison, such as those on different data, lengths and seeds.
+    """Lists all notes for readers of a comparison, for example on different data, lengths and seeds.
 
     Example:
         >>> runs = [ReadRun(name, {"data": {"name": name}}, "", {}, {}, {}, None, None, {}) for name in ("a", "b")]

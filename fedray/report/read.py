@@ -395,8 +395,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    If clients of some run predict with their own models or weights, the name of the common ensemble's headline score
-    ends with `of the common answer`.
+    The headline score of the common ensemble gets the ending `of the common answer`, if clients of some run predict
+    with their own models or weights.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common

@@ -307,8 +307,8 @@ class Worker:
         """Returns the uploads of a block of jobs.
 
         If a block has a single job, a copy of this job is trained with it. The copy sends nothing. The uploads stay on
-        a GPU if compression and server can work there, clients keep no data between rounds, and training is
-        synchronous. Integer buffers of layers that clients do not send are 0.
+        a GPU under three conditions: compression and server can work there, clients keep no data between rounds, and
+        training is synchronous. Integer buffers of layers that clients do not send are 0.
         """
         real, phase, delta, counters = update.real, update.phase, update.delta, update.counters.cpu()
         assert delta is not None

@@ -467,7 +467,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
     """Checks that every key that a user set has an effect. Skips resolved scenarios, which have every key.
 
-    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
     """
     before: list[Scenario | None] = []
 

@@ -171,7 +171,7 @@ def _read_option(path: str, key: str, given: Mapping[str, Any], option: opt.Opti
 
 
 def _alike(default: Any) -> opt.Check:
-    """Returns a function that checks whether the value of a user's own option has the type of its default.
+    """Returns a check that the value of a user's own option has the type of the default.
 
     If the default is None or a list, any value is accepted.
     """

@@ -36,7 +36,7 @@ from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario, with the facts that decide whether the key acts and its value fits.
+    """A key of a resolved scenario, and the facts that decide whether the key acts and its value fits.
 
     Attributes:
         scenario: The scenario.
@@ -473,7 +473,7 @@ ROWS = (
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """Returns the reason why a key that is set has no effect, or an empty text if the key has an effect.
 
-    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -608,9 +608,9 @@ class Idle(NamedTuple):
 
 
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
-    """Returns the keys that a user set and that have no effect, in the order of `given`.
+    """Returns the keys of `given` without an effect, in the order of `given`.
 
-    `own` says which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

@@ -170,8 +170,8 @@ class ServerSteps(NamedTuple):
     Attributes:
         time: Virtual second of each server step, `[S]`.
         models: The models that each server step changes.
-        jobs: The jobs that end at these steps. For each step, the jobs whose uploads it uses come first. Then come the
-            jobs that ended after the previous step without an upload.
+        jobs: The jobs that end at these steps. For each step, the jobs with uploads that the step uses come first. Then
+            come jobs that have ended without an upload since the previous step.
     """
 
     time: FloatArray
@@ -745,7 +745,7 @@ class Versions:
 
 
 def _copy_row(rows: Tensor, row: int) -> Tensor:
-    """Copies a row of the state, `[1, d]`, so that the other rows need not stay in memory."""
+    """Copies a row of the state, `[1, d]`. The other rows then need not stay in memory."""
     return rows if len(rows) == 1 else rows[row : row + 1].clone()
 
 

@@ -346,7 +346,7 @@ class Study:
 
         Args:
             world: The world of all clients, or the world of each client, `[n]`.
-            client: Ids that the clients have among the clients that train, `[n]`.
+            client: Ids among the clients that train, `[n]`.
         """
         ids = self.shards.dealt.ids if isinstance(self.shards, StoredShards) else []
         return np.stack(ids)[world, client] if ids else client

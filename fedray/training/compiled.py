@@ -529,7 +529,7 @@ _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel that can train a network in distillation (a student), or None if no kernel can."""
+    """Returns the kernel that can train a student (a network that learns by distillation), or None."""
     if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:
@@ -544,7 +544,7 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 
 
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
-    """Returns a function that trains a student (the network that learns in distillation) by a compiled kernel.
+    """Returns a function that trains a student (a network that learns by distillation) by a compiled kernel.
 
     There must be a kernel for the network (`find_student_kernel`). The student starts as the model `start`, `[d]`,
     which must be in main memory.

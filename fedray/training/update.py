@@ -254,7 +254,7 @@ class Update(NamedTuple):
         counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
             afterwards to the trained model.
         memo: A cache that all blocks of a round share.
-        own: Names and values, `[W, d]`, of the private vectors that clients will store after training.
+        own: Private vectors by name that clients will store after training, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
         couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
         weigh: A function that returns multipliers for the weights of samples in their batch. None means the multiplier

@@ -480,7 +480,8 @@ def _list_rows(
 ) -> Table:
     """Returns header and rows of a table of trials.
 
-    Its columns are the number, the objectives, their standard errors (if known), the parameters, and those in `last`.
+    Its columns are the number, the objectives, their standard errors (if known), the parameters, and the names in
+    `last`.
     """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]

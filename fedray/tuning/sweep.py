@@ -117,8 +117,8 @@ class Sweep:
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.
 
-        Trials that differ only in these keys share one training. A key influences the training if it changes the score
-        of a target, of a budget or of an early end.
+        Trials that differ only in these keys share one training. A key influences the training if a target, a budget or
+        an early end depends on a score that the key changes.
         """
         if scenario.callbacks:
             return ()

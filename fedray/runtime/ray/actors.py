@@ -287,9 +287,9 @@ class ClientActors:
         self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
-        """Replaces the actors with new ones for which the cluster has room, and waits until these can work.
+        """Replaces the actors with new actors for which the cluster has room. Waits until the new actors can work.
 
-        If other jobs use the cluster, or if nodes were lost, it first waits until resources are free.
+        First waits for free resources, if other jobs use the cluster or nodes were lost.
         """
         waiting = True
         while waiting:

@@ -56,7 +56,7 @@ OWN = "fedray seats"  # beginning of the names of placement groups
 def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
     """Returns the resources that an actor can request, by name.
 
-    Ray's object store is left out, and so are the resources that stand for nodes and placement groups.
+    Ray's object store is left out. Resources that stand for nodes and placement groups are left out, too.
 
     Example:
         >>> keep_plain({"CPU": 4.0, "memory": 1.5e9, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 2.0, "hpc": 4.0})
@@ -209,7 +209,7 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 
 
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
-    """Waits until the nodes of a cluster have the required resources, and logs which resources are still missing.
+    """Waits until the nodes of a cluster have the required resources. Logs which resources are still missing.
 
     Meanwhile Ray is asked for these resources in bundles of at most one unit, so that an autoscaler starts nodes.
 
