@@ -399,7 +399,7 @@ def try_own_code(study: Study) -> None:
 
 
 def measure_layers(module: nn.Module, example: Tensor) -> tuple[float, float]:
-    """Counts the output values of all layers together, and those of the widest layer, for one input.
+    """Counts the output values of all layers together, and of the widest layer, for one input.
 
     Both counts are 0 if the module fails.
 

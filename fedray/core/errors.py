@@ -71,7 +71,7 @@ class Damaged(FedrayError):
 
     Attributes:
         reason: Name of the file and what is wrong with it.
-        remedy: What the user should do.
+        remedy: Advice to the user.
     """
 
     def __init__(self, reason: str, remedy: str) -> None:

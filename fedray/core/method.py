@@ -235,9 +235,9 @@ class RateSchedule(NamedTuple):
     """A schedule of the learning rate. It gives the multiplier of each round.
 
     Attributes:
-        kind: How the multiplier changes. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1
-            to `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round
-            in `at`.
+        kind: Course of the multiplier. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1 to
+            `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round in
+            `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
         floor: The last multiplier of `cosine` and `linear`.
         warmup: Length of the warm-up in rounds. In round t of the warm-up, the multiplier is also multiplied by `(t +
@@ -297,7 +297,7 @@ class Augmentation(NamedTuple):
     Attributes:
         function: The function that changes samples. It receives inputs before standardization, and keeps their shape.
             Targets are classes, or values in the units of the data set.
-        form: What the function takes. `rows`: inputs `[n, ...]` of several clients and steps, and uniform random
+        form: Arguments of the function. `rows`: inputs `[n, ...]` of several clients and steps, and uniform random
             numbers `[n, numbers]`. `row`: one input. `batch`: inputs `[B, ...]` and targets `[B]` or `[B, q]` of one
             client and step. The function returns the changed inputs. For `batch` it may return inputs and targets.
         name: Name of the augmentation in messages.
@@ -509,7 +509,7 @@ class KeepModel(Piece):
 
 
 class Work:
-    """What clients do instead of gradient descent. A process does one job at a time, on a CPU.
+    """The work of clients in place of gradient descent. A process does one job at a time, on a CPU.
 
     The argument `kept` is a cache of the process for all rounds. It holds only what can be computed again.
     """
@@ -542,7 +542,7 @@ class Work:
 
 
 class PartStep(NamedTuple):
-    """What one part of a stack did in a round. A stack is a method with several trainings (parts).
+    """The step of one part of a stack in a round. A stack is a method with several trainings (parts).
 
     Attributes:
         before: State of the part before the round.
@@ -687,9 +687,9 @@ class Local:
         loss: The loss that replaces the network's loss. None keeps the network's loss.
         gradient: A transformation of the gradient before `pull` and `offset` are added. None leaves the gradient
             unchanged.
-        step: What replaces the optimizer: a transformation or a function. A transformation's result is multiplied by
-            the learning rate, and subtracted from the parameters. A function takes the parameters and `lr`, and returns
-            a `torch.optim.Optimizer`. None keeps the optimizer.
+        step: A transformation or a function that replaces the optimizer. A transformation's result is multiplied by the
+            learning rate, and subtracted from the parameters. A function takes the parameters and `lr`, and returns a
+            `torch.optim.Optimizer`. None keeps the optimizer.
         augment: Random changes of the samples of each batch, applied one after another.
 
     Example:
@@ -762,7 +762,7 @@ class Phase:
     Attributes:
         models: Number of models, K.
         schedule: A function that makes the plan (the list of jobs) of each round.
-        local: How a client trains.
+        local: Settings of a client's training.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
         pieces: Additions to a client's job before and after training, applied one after another.
@@ -782,7 +782,7 @@ class Phase:
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
         groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
             runtime. 0 means that training is synchronous.
-        work: What clients do instead of gradient descent. None means gradient descent.
+        work: Work of clients in place of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
             more with this state before the server's step. If it returns None, no work is left. Without this function,
             clients work once in a round.

@@ -396,12 +396,12 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """What scenarios know about a method. Each method's file in `fedray/methods/` sets these fields.
+    """The facts about a method that scenarios need. Each method's file in `fedray/methods/` sets these fields.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
         family: The method's group in the table of methods.
-        models: How many models there may be: any number (`any`), one (`one`), or one per client (`clients`).
+        models: Possible numbers of models: any number (`any`), one (`one`), or one per client (`clients`).
         options: The options of the method, which are keys of the section `method`.
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
@@ -418,13 +418,13 @@ class MethodSpec:
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
-        in_rounds: Why the method cannot be trained asynchronously: the end of a sentence that starts with the method's
-            name. Empty means that no reason is given.
+        in_rounds: Reason why the method cannot be trained asynchronously: the end of a sentence that starts with the
+            method's name. Empty means that no reason is given.
         private: A description of the state that clients keep between rounds and never send. Empty means that there is
             none.
         parts: Whether the method is a stack, which has several trainings one after the other.
         asks: Whether clients compute predictions of the received models before they train.
-        fits: What a round adds to the ensemble if clients fit learners such as trees. `one` adds one learner, `each`
+        fits: Addition of a round to the ensemble if clients fit learners such as trees. `one` adds one learner, `each`
             adds each client's learner, and `committee` adds one voter that consists of all learners. Empty means that
             clients train a network.
         network: A function that takes the scenario's network, the options, the shape of an input and the network's
@@ -499,8 +499,8 @@ class ReadOptions(NamedTuple):
         test_fraction: Fraction of all samples that becomes test samples, if the data have none. It is 0 if whole
             clients are test clients (`data.test_clients`).
         task: `auto`, `classification` or `regression`.
-        missing: What happens to missing values. `refuse` raises an error. `mean` replaces a missing number by the mean
-            of the training samples, and makes missing text a category. `drop` leaves out samples with missing values.
+        missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by the mean of
+            the training samples, and makes missing text a category. `drop` leaves out samples with missing values.
         tokenizer: The tokenizer of text: a function, a tokenizer object, its file, or its name in the user's cache.
         length: Number of tokens in a sample. Shorter samples are filled up with zeros. None means the length of the
             longest sample, at most 256.

@@ -43,7 +43,7 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
 
     Args:
         seed: One seed, or an array of seeds.
-        purpose: What the random numbers are used for. Random numbers for different purposes are independent.
+        purpose: Purpose of the random numbers. Random numbers for different purposes are independent.
         address: The other parts, such as round and client: integers or arrays. NumPy broadcasts them and `seed` against
             each other.
 

@@ -358,7 +358,10 @@ def check_finite(rows: Tensor) -> None:
 
 
 def _round_in_place(x: Tensor, limb: int) -> Tensor:
-    """Rounds values in place to multiples of a limb's unit: adds 1.5 * 2**52 units and subtracts them again."""
+    """Rounds values in place to multiples of a limb's unit.
+
+    For this it adds 1.5 * 2**52 units and subtracts them again.
+    """
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
 

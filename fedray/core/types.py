@@ -219,7 +219,7 @@ class Plan(NamedTuple):
 
 
 class Flight(NamedTuple):
-    """Where each of J jobs starts and ends in asynchronous training. Each field has the shape `[J]`.
+    """The start and the end of each of J jobs in asynchronous training. Each field has the shape `[J]`.
 
     Attributes:
         row: Row of the broadcast models from which the job starts.
@@ -272,7 +272,7 @@ class SizedPlan(NamedTuple):
 
 
 class Uploads(NamedTuple):
-    """What J jobs send to the server, and what the server needs to know about each job.
+    """The values that J jobs send to the server, and facts about each job.
 
     Attributes:
         delta: Trained minus received parameters, `[J, d]` float32.

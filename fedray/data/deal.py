@@ -252,7 +252,7 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 def deal_copies(
     rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], ClientRows]
 ) -> ClientRows:
-    """Deals samples to clients if each group of clients has its own copy of all samples.
+    """Deals samples to groups of clients, each of which has its own copy of all samples.
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
@@ -294,7 +294,7 @@ class TestClients(NamedTuple):
     column: str | None = None
 
     def count_folds(self, clients: int) -> int:
-        """Returns the number of folds if each of N clients is left out of training in exactly one fold."""
+        """Returns the number of folds in which each of N clients is left out of training exactly once."""
         each = count_test_clients(self.wanted, clients)
         if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
             return clients // each

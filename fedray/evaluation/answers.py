@@ -27,7 +27,7 @@ from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join
 
 
 class Measured(NamedTuple):
-    """What a runtime computed for one evaluation. A field that the evaluation does not need is empty.
+    """The results of a runtime for one evaluation. A field that the evaluation does not need is empty.
 
     Attributes:
         answer: The models that predict, with their weights.
@@ -364,7 +364,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
     predicts only once.
 
     Args:
-        host: The process that has what the clients keep between rounds.
+        host: The process with the private data of the clients.
         state: The models that the server sends to clients.
         world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
@@ -488,7 +488,7 @@ Own = dict[tuple[int, int], Tensor]  # (world, client) -> results of a client wi
 
 
 class RowAnswers(NamedTuple):
-    """What the models predict for some samples.
+    """The models' predictions for some samples.
 
     Attributes:
         votes: Probabilities or raw outputs of each model, which an ensemble averages, `[K, n, C]`. They are None in a
@@ -662,7 +662,7 @@ def tell_known(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         of: The predictions of the models for all samples of the split.
         inquiry: The split and the values that are asked for.
         own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
@@ -685,11 +685,11 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
     """Computes the requested values of clients that predict with their own models, for `ask_own`.
 
     Args:
-        host: The process that has what the clients keep between rounds.
+        host: The process with the private data of the clients.
         state: The models that the server sends to clients.
         world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
-        inquiry: The split and the values that are asked for.
+        inquiry: The request for values of predictions on a split.
     """
     study, models = host.study, host.study.method.phase.models
     shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]

@@ -1,7 +1,7 @@
 """Makes conformal sets of predictions, and measures their coverage and size.
 
 A conformal set of a sample contains the labels or targets whose *conformal score* is at most a threshold. The threshold
-follows from the scores of the true labels of withheld samples. It is chosen so that a set contains the true label with
+follows from the scores of the true labels of withheld samples. With this threshold, a set contains the true label with
 a given probability. A *world* is one combination of a seed and a fold of the data. A *study* is everything that a run
 needs except a runtime.
 """
@@ -137,7 +137,7 @@ def tell(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         split: The split, `test` or `hold_out`.
         rule: The rule that makes conformal sets.
         found: The thresholds. None means that they are not known yet.
@@ -158,7 +158,7 @@ def calibrate(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         rule: The rule that makes conformal sets.
         own: Conformal scores of clients with their own models, for their withheld samples. None means that there are no
             such clients.

@@ -121,7 +121,7 @@ def score_tiers(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         own: For each split, the results of clients with their own models (`ask_own_splits`).
         sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
             sets.
@@ -276,7 +276,7 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
-        kind: What is averaged, as in the key `predict.average`.
+        kind: Name of the averaged quantity, as in the key `predict.average`.
         answer: The models that predict, with their weights.
         world: Index of the world (a seed and a fold).
     """
@@ -322,7 +322,7 @@ def score_ood_of_clients(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`. Every client is scored on all of these
             samples.
         asked: Whether each of N clients counts in the mean, `[N]`.
@@ -476,7 +476,7 @@ def score_clients_by_metrics(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        measured: What the runtime has computed for this evaluation.
+        measured: The results of the runtime for this evaluation.
         own: For each split, the metrics of clients with their own models.
         prefix: The beginning of the names. It is empty for test samples, and `hold_out_` for withheld samples.
     """

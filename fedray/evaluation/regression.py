@@ -53,7 +53,7 @@ MEMBER_TARGET_SCORES = (
 
 
 class Members(NamedTuple):
-    """What K models predict for n targets, in the target's original unit.
+    """The predictions of K models for n targets, in the target's original unit.
 
     Attributes:
         means: Predicted mean of each model, `[K, n]`.

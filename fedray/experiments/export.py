@@ -207,8 +207,8 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
     Args:
         study: The study of the run.
         answer: The models that predict.
-        predict: A function that takes inputs of the data set and a world, and returns what the run predicts. These are
-            the predictions of the ensemble, `[n, ...]`, and of its members, `[K, n, ...]`.
+        predict: A function that takes inputs of the data set and a world. It returns the predictions of the ensemble,
+            `[n, ...]`, and of its members, `[K, n, ...]`.
         folder: The folder for the files.
         kind: The format, `onnx` or `pt2`.
 

@@ -62,7 +62,7 @@ def next_line(progress: ProgressPhase, now: float) -> str | None:
     """Returns the line that must be printed now, or None if no line is due.
 
     Args:
-        progress: What the command is doing, and when it last printed a line. If a line is due, `progress` is updated.
+        progress: The phase of the command, and the time of its last line. If a line is due, `progress` is updated.
         now: The present time (`time.monotonic`).
     """
     if not progress.said and now - progress.began >= SOON:

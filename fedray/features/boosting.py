@@ -593,8 +593,8 @@ class FitTrees(Work):
         options: Options of the decision tree, by scikit-learn's names.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        draw: How the weights of a client's samples are used. `rows` draws samples in proportion to the weights.
-            `weights` passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
+        draw: Use of the weights of a client's samples. `rows` draws samples in proportion to the weights. `weights`
+            passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
         series: Number of learners that a client fits in a round, F. If it is above 1, they are boosted on the client's
             own samples.
         numbers: Number of values that represent one learner.

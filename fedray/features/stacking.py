@@ -410,7 +410,7 @@ class Stack(NamedTuple):
             logits of all these models. Without a meta model, `combine` names the rule of `combine_outputs`.
         proxy: With `combine`, the fraction of each client's samples on which only the meta model is trained. With 0,
             all models are trained on all samples.
-        features: Which predictions the meta model learns from. A base has a sub model for each fold. `out_of_fold`
+        features: Predictions from which the meta model learns. A base has a sub model for each fold. `out_of_fold`
             takes the sub models that were not trained on the sample. `all` takes the mean over a base's sub models.
             `side_by_side` takes all sub models side by side.
         pooled: Whether clients upload these features and the labels of their samples, so that the server trains the

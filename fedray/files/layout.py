@@ -73,7 +73,7 @@ class PictureFolders(NamedTuple):
 
 
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
-    """Finds the names that mean the training part and the test part. Returns None if no name means a part.
+    """Finds the names of the training part and of the test part. Returns None if no name stands for a part.
 
     `test` is the name that the user gives for the test part. None means that a name such as `test.csv` is looked for.
 

@@ -108,10 +108,10 @@ def federated_slices(
     Args:
         setting: The objects built from the scenario.
         slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
-        assign: As in `federated`.
-        local: As in `federated`.
+        assign: Assignment of a model to each participant, as in `federated`.
+        local: Settings of a client's training, as in `federated`.
         compress: Compression of a slice's upload. The scenario's key `compress.kind` replaces this argument.
-        pieces: As in `federated`.
+        pieces: Additions to a client's job, as in `federated`.
     """
     make = setting.compress or compress
 

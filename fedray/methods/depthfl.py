@@ -66,10 +66,7 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns each tier's network, which has only the first blocks.
-
-    It has the heads of all these blocks, or only the last head.
-    """
+    """Returns each tier's network: the first blocks, with all of their heads or only the last head."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
 
     def cut(width: float) -> kit.TierNet:

@@ -100,7 +100,7 @@ def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
 
 
 class ClassAnswer(NamedTuple):
-    """What an ensemble of classifiers and each of its models predict.
+    """The predictions of an ensemble of classifiers, and of each of its models.
 
     Attributes:
         members: Probabilities of each model, `[K, n, C]`.
@@ -630,11 +630,9 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
 
 
 def z_scores(values: ArrayLike) -> FloatArray:
-    """Returns the z-scores `(v - mean) / sd` of values v, `[N]`.
+    """Returns the z-scores `(v - mean) / sd` of values v, `[N]`. A value that is not finite has the z-score NaN.
 
-    Mean and sd are over the finite values. If these are equal up to rounding, their z-scores are 0.
-
-    A value that is not finite has the z-score NaN.
+    Mean and sd are over the finite values. If all finite values are equal up to rounding, their z-scores are 0.
 
     Example:
         >>> z_scores([1.0, 3.0, np.nan]).tolist()

@@ -321,7 +321,7 @@ def is_fedrays(name: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """What the models of one replicate and fold predict for the samples of a split.
+    """The predictions of one replicate and fold for the samples of a split.
 
     Attributes:
         prediction: Prediction of the ensemble, which is probabilities `[n, C]`, or the mean of the target `[n]` in the

@@ -299,7 +299,7 @@ def lstm(
         outputs: Number of characters to choose from.
         vocabulary: Number of different characters in the inputs. None means `outputs`.
         embedding: Length of a character's vector.
-        hidden: Units of each LSTM layer.
+        hidden: Number of units of each LSTM layer.
         layers: Number of LSTM layers.
 
     Example:

@@ -35,7 +35,7 @@ MOST_PARTS = 1_000  # parts of an object that are searched
 def name_callable(thing: Any) -> str:
     """Returns the module and the qualified name of a function or a class.
 
-    For any other object, uses the object's class.
+    Any other object gets the name of its class.
 
     Example:
         >>> from textwrap import dedent
@@ -51,10 +51,9 @@ def name_callable(thing: Any) -> str:
 def hash_source(*things: Any) -> dict[str, str]:
     """Returns a dict from the qualified names of functions and classes to SHA-256 digests of their source.
 
-    The dict covers the given code, and the user's code that it uses.
-
-    The digest of a function or class is an empty text if there is no source. This happens for built-in functions, code
-    typed into an interpreter, and two lambdas in the same line.
+    The dict covers the given code, and the user's code that it uses. The digest of a function or class is an empty text
+    if there is no source. This happens for built-in functions, code typed into an interpreter, and two lambdas in the
+    same line.
 
     Example:
         >>> from textwrap import dedent

@@ -361,9 +361,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
-    """Returns a short name for each run, which consists of the last parts of the run's path.
-
-    It has as many parts as are needed to distinguish the runs.
+    """Returns a short name for each run: the last parts of its path, as many as are needed to distinguish the runs.
 
     Example:
         >>> _short_names([Path("/runs/a/seed-1"), Path("/runs/b/seed-1")])

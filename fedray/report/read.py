@@ -319,9 +319,9 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
 
 def find_end(run: ReadRun, over: str) -> float:
-    """Returns the last round of a run, or the cost of its cheapest replicate and fold.
+    """Returns the end of a run: its last round, or the cost of its cheapest replicate and fold.
 
-    If the run has no evaluation, this is infinity.
+    If the run has no evaluation, the end is infinity.
     """
     column = read_axis(run, over)
     if column is None or not len(column):
@@ -334,10 +334,10 @@ def find_end(run: ReadRun, over: str) -> float:
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
-    """Returns the last round of the shortest run, or the cost of the cheapest run. It is infinity without evaluations.
+    """Returns the end at which runs are compared: the last round of the shortest run, or the cost of the cheapest run.
 
-    If rounds are compared, methods with phases are left out. Untrained runs are left out, too, if other runs were
-    trained. The cost of a run is the cost of its cheapest replicate and fold.
+    Without evaluations it is infinity. If rounds are compared, methods with phases are left out. Untrained runs are
+    left out, too, if other runs were trained. The cost of a run is the cost of its cheapest replicate and fold.
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):
@@ -434,9 +434,9 @@ def _tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """Returns as text how much of a budget was used when a score was taken.
+    """Returns as text the used share of a budget at the time of a score.
 
-    If the score was taken between two evaluations, the text has the shares at both.
+    For a score between two evaluations, the text has the shares at both.
 
     Example:
         >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])

@@ -383,7 +383,7 @@ class Choice(NamedTuple):
 
     Attributes:
         specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.
-        why: What the run waits for, in words.
+        why: Description of what the run waits for.
         coming: Whether the run waits for new nodes. Then `specs` has all required actors.
     """
 

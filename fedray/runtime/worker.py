@@ -171,7 +171,7 @@ class Worker:
         parts: The workers of a stack's parts. None means that the study is no stack.
         rows_on_device: The copies of the clients' data on the device.
         kept: A cache between rounds for clients that do not train by gradient descent (`Phase.work`).
-        private: What the clients of this process keep between rounds (their private vectors).
+        private: Private vectors, which the clients of this process keep between rounds.
         store: The object with all private vectors: `parts` for a stack, and `private` otherwise.
     """
 

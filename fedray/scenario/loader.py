@@ -353,7 +353,7 @@ def read_scenario(
             None (or nothing after `=`) removes a key, so that its default applies.
         explicit: Whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
             a `ScenarioWarning` names the key instead. A resolved scenario, which has every key, is not checked.
-        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
 
     Raises:
         BadInput: The scenario has an error.

@@ -41,7 +41,7 @@ class Case:
     Attributes:
         scenario: The scenario.
         key: The dotted key.
-        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
     """
 
     scenario: Scenario
@@ -167,7 +167,7 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if a second key does not have the value that the first key needs.
+    """Returns why a key has no effect, if a second key lacks the value that the first key needs.
 
     The text is empty if the value of the second key fits, or if no second key is needed.
     """
@@ -697,7 +697,7 @@ def judge_keys(
         places: The base and the cells.
         overrides: The keys that the command line or the caller sets.
         alone: Function that returns the scenario without the overrides, or None if this scenario has an error.
-        own: Which of `data`, `model` and `method` the caller gives as Python objects instead of by name.
+        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
 
     Raises:
         BadInput: A cell sets a key that has no effect in the cell. Or the base or an override sets a key that has no

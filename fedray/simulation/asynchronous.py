@@ -373,7 +373,7 @@ class Timeline:
 
 
 class ClientCosts(NamedTuple):
-    """What a job of each client costs in each world, in arrays `[R, N]`.
+    """The costs of a job of each client in each world, in arrays `[R, N]`.
 
     Attributes:
         size: Number of training samples.

@@ -419,7 +419,7 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
 
 
 class RoundTiming(NamedTuple):
-    """How long a round and its jobs take, and which uploads the server will use.
+    """The virtual times of a round and its jobs, and the uploads that the server will use.
 
     Attributes:
         job: Virtual seconds that each job takes, `[J]`.

@@ -49,9 +49,9 @@ class AsyncRule:
     """The rule of asynchronous training. It says when the server makes a step, and how much a late upload weighs.
 
     Attributes:
-        mode: When the server makes a step. `semi` makes a step every `tick` seconds. `buffered` makes a step when
-            `goal` uploads of a model have arrived (FedBuff, Nguyen et al. 2022). `async` makes a step at every arrival
-            (FedAsync, Xie et al. 2019).
+        mode: Rule for the times of the server's steps. `semi` makes a step every `tick` seconds. `buffered` makes a
+            step when `goal` uploads of a model have arrived (FedBuff, Nguyen et al. 2022). `async` makes a step at
+            every arrival (FedAsync, Xie et al. 2019).
         concurrency: Number of clients that train at the same time.
         goal: Number of uploads of one model that a step uses, in mode `buffered`.
         tick: Virtual seconds between two steps of the server, in mode `semi`.
@@ -129,13 +129,13 @@ class Patience(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated, and when.
+    """The settings of evaluation.
 
     Attributes:
         every: Number of rounds between two evaluations.
         every_seconds: Virtual seconds between two evaluations, in the first world. None means that the evaluations
             follow `every`.
-        average: What an ensemble averages: "probabilities", "logits" or "outputs".
+        average: Quantity that an ensemble averages: "probabilities", "logits" or "outputs".
         gamma: Temperature of the weights that a client computes from the models' losses on its samples. None means no
             such weights.
         noise: Variance that is added to predicted targets. It is "none", "residual" (estimated from training data) or
@@ -189,7 +189,7 @@ class Part(NamedTuple):
         models: x, the number of models per fold.
         first: Index of this part's first model in the whole stack. The models of fold f begin at `first + f * x`.
         begins: First round of this part, counted in the whole stack.
-        ends: One past the last round of this part.
+        ends: Last round of this part, plus 1.
         trainable: Columns of this part's trainable parameters in a row of the whole stack's state.
         buffers: Columns of this part's float buffers in a row of the whole stack's state.
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
@@ -454,7 +454,7 @@ def choose_study_engine(study: Study, device: str = "cpu") -> Engine:
 
 
 class AnswerCost(NamedTuple):
-    """What it costs to predict with one world's ensemble on a device that has no models yet.
+    """The cost of predictions with one world's ensemble, on a device that has no models yet.
 
     Attributes:
         models: Number of models that predict.

@@ -514,8 +514,8 @@ def make_optimizer(
 ) -> Step:
     """Returns a function `step(params, grads, lanes)` that changes the parameters of the first `lanes` models in place.
 
-    If `lanes` is None, the step changes all models. Parameters are stacked: a tensor holds the values of one parameter
-    tensor for all models.
+    If `lanes` is None, the step changes all models. Parameters are stacked: each tensor holds one parameter tensor of
+    all models.
 
     Args:
         local: The optimizer and its settings.

@@ -144,7 +144,7 @@ class _Piece(NamedTuple):
 
     Attributes:
         first: The first step.
-        end: One past the last step.
+        end: The last step, plus 1.
         source: The data. Its `index` holds only the samples of these steps.
     """
 
