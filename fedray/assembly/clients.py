@@ -61,7 +61,7 @@ def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule by which the server chooses the uploads that it uses."""
+    """Returns the rule by which the server chooses uploads to use."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline, keys.partial)

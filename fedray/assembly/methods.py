@@ -34,8 +34,7 @@ def make_setting(
 ) -> Setting:
     """Builds the `Setting` of a scenario. A method's function composes the method from the objects in it.
 
-    If the user passes a loss, an optimizer, augmentations, a selection or a schedule, it replaces what the scenario
-    names.
+    A loss, an optimizer, augmentations, a selection or a schedule that the user passes replaces that of the scenario.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)

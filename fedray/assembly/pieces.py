@@ -142,7 +142,7 @@ def read_augmentation(thing: Any, name: str, options: Mapping[str, Any]) -> Augm
 
 
 def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
-    """Calls the augmentations twice on samples of one client, so that mistakes are found before training.
+    """Calls the augmentations twice on samples of one client, to find mistakes before training.
 
     Raises:
         FedrayError: A function cannot be used.
@@ -362,7 +362,7 @@ def find_callbacks(scenario: Scenario, own: UserObjects) -> tuple[tuple[str, Cal
 
 
 def try_own_code(study: Study) -> None:
-    """Tries the user's code for local training, so that mistakes are found before the run begins.
+    """Tries the user's code for local training, to find mistakes before the run begins.
 
     A loss or an optimizer is used in two training steps, and augmentations are called twice on samples of a client.
 

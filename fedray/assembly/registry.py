@@ -515,7 +515,8 @@ def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
     """Checks that each passed kind of Python object was also passed when the run was started.
 
     Raises:
-        BadInput: An object of another kind was passed. The message names it, and what the run used instead.
+        BadInput: An object of another kind was passed. The message names the object, and the code that the run used
+            instead.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:

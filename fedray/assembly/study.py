@@ -126,8 +126,8 @@ def _find_pooled(asked: Scenario, own: registry.UserObjects) -> PartitionSetting
 def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSettings | None) -> Study:
     """Builds the study of a scenario whose keys have been checked.
 
-    If the method trains on the samples of all clients together, `pooled` is the partition that clients would have
-    otherwise. For other methods it is None.
+    If the method trains on the samples of all clients together, `pooled` is the partition into clients that the
+    scenario describes. For other methods it is None.
     """
     data = open_data(scenario, own)
     if not data.classes and data.outputs > 1:

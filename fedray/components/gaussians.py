@@ -365,9 +365,10 @@ def from_natural(natural: Tensor) -> Tensor:
 
 
 def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
-    """Returns the natural parameters, `[..., 2 p]` float64, of the posterior that each model `[..., d]` holds.
+    """Returns the natural parameters of the posterior in each model, `[..., 2 p]` float64.
 
-    If a model was never trained, its posterior is the prior: the mean is 0, and the precision is `prior`.
+    The models are `rows`, `[..., d]`. The posterior of a model that was never trained is the prior: the mean is 0, and
+    the precision is `prior`.
     """
     learned = to_natural(rows[..., :p], rows[..., p : 2 * p])
     first = torch.cat([torch.zeros_like(learned[..., :p]), torch.full_like(learned[..., :p], prior)], dim=-1)

@@ -191,7 +191,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
 
 
 def walk_schedule(walk: Walk) -> Schedule:
-    """Returns a schedule in which each model is trained by the client that has it, unless this client has failed."""
+    """Returns a schedule in which the client that holds a model trains it. A client that has failed does not train."""
 
     def plan(t: int, _state: object) -> Plan:
         at = walk.at(t)

@@ -231,7 +231,7 @@ class Informed(NamedTuple):
     """A rule that chooses a round's participants and reads the state for this, for example losses of earlier rounds.
 
     Attributes:
-        choose: A function that takes a `WorldRound` and the state, which may be None, and returns the participants.
+        choose: A function that takes a `WorldRound` and the state, and returns the participants. The state may be None.
     """
 
     choose: Callable[[WorldRound, State | None], Participants]
@@ -533,7 +533,7 @@ def one_job_each(_models: int, _rows: str = "client") -> Assignment:
 def pick_least_loss(plan: Plan, losses: FloatArray) -> Plan:
     """Returns the plan in which each client trains the model with the smallest loss on its training samples.
 
-    Of several models with this loss, the first is taken. `losses` holds for each of J jobs the mean losses of all K
+    If several models have this loss, the first is taken. `losses` holds for each of J jobs the mean losses of all K
     models on the client's samples, `[J, K]`. NaN and infinite losses are ignored. If a client has no finite loss, its
     job keeps the model of `plan`.
 

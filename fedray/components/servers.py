@@ -432,9 +432,9 @@ def feddyn_server(
         clients: Number of clients, N.
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p. They come first, and only they are corrected.
-        held: A function that takes a round and returns `[T, d]` float64 for T tiers (classes of devices): 1 for each
-            parameter that a tier trains, otherwise 0. A parameter's n counts only uploads in which it was trained. None
-            means that all tiers train all parameters.
+        held: A function that takes a round and returns `[T, d]` float64 for T tiers (classes of devices). A value is 1
+            if the tier trains the parameter, otherwise 0. A parameter's n counts only uploads in which it was trained.
+            None means that all tiers train all parameters.
     """
     tiers = 1 if held is None else len(held(0))
 

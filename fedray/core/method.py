@@ -645,8 +645,8 @@ class Compress(NamedTuple):
     """The compression of uploads.
 
     Attributes:
-        bytes: A function that takes the clients and tiers of J jobs, `[J]` each, and returns how many bytes each job
-            sends, `[J]`. It is called before training.
+        bytes: A function that takes the clients and tiers of J jobs, `[J]` each. It returns the number of bytes that
+            each job sends, `[J]`. It is called before training.
         apply: A function that compresses some uploads.
         own: Names of the private vectors that clients store for the compression (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
@@ -850,7 +850,7 @@ class Phase:
 
     @cached_property
     def passes(self) -> int:
-        """Returns the number of trainings in a job, the main training included. Each draws its own batches."""
+        """Returns the number of trainings in a job, the main training included. Each training draws its own batches."""
         return 1 + sum(piece.passes for piece in self.pieces)
 
     @cached_property

@@ -422,7 +422,7 @@ class MethodSpec:
             method's name. Empty means that no reason is given.
         private: A description of the state that clients keep between rounds and never send. Empty means that there is
             none.
-        parts: Whether the method is a stack, which has several trainings one after the other.
+        parts: Whether the method is a stack. A stack has several trainings, one after the other.
         asks: Whether clients compute predictions of the received models before they train.
         fits: Addition of a round to the ensemble if clients fit learners such as trees. `one` adds one learner, `each`
             adds each client's learner, and `committee` adds one voter that consists of all learners. Empty means that

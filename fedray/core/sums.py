@@ -419,7 +419,7 @@ class SomeRows(NamedTuple):
 
 
 def pick_rows(matrix: Any) -> SomeRows:
-    """Returns a matrix `[G, d]` without its rows of zeros. Remaining rows that are all adjacent are not copied.
+    """Returns a matrix `[G, d]` without its rows of zeros. If the other rows are adjacent, they are not copied.
 
     Example:
         >>> pick_rows(np.array([[0.0, 0.0], [0.0, 7.0]]))

@@ -71,7 +71,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data and their form, and expands `~` in a path.
 
-    If `of_client` is True, the data belong to one of several clients and must have a form that can be joined.
+    If `of_client` is True, the data belong to one of several clients. Then they must have a form that can be joined.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))

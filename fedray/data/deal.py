@@ -55,7 +55,7 @@ def pack_partition(
 
     The column `row` has the index of each training sample. The column `given_row` has the sample's index in the data
     that the user gave, if this index is known. The worlds are ordered by replicate. `folds` has the fold of each world.
-    For each world, `clusters` has the true cluster of each of the N clients, `[N]`, or None if it is not known.
+    For each world, `clusters` has the true cluster of each of the N clients, `[N]`, or None if clusters are not known.
 
     Example:
         >>> import tempfile

@@ -98,7 +98,7 @@ def blame_file(name: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yields a temporary folder in the cache for unpacked files, so that the folder with the data is not changed."""
+    """Yields a temporary folder in the cache for unpacked files. The folder with the data is not changed."""
     base = find_cache_root()
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -138,10 +138,7 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size and modification time of a file, or of each file in a folder.
-
-    The result changes if the data change.
-    """
+    """Returns path, size and modification time of a file, or of each file in a folder."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]

@@ -55,9 +55,9 @@ def find_range(x: NDArray[Any]) -> Range:
 def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
     """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
 
-    The scale is different if samples lie far outside the range of the training samples, or if all lie within a
-    hundredth of it. An example is pixels from 0 to 1, if training pixels are from 0 to 255. `names` is empty if the
-    columns have no names. `what` names the inputs in the warning. The inputs must not be tokens.
+    The scale is different if samples lie far outside the range of the training samples, or if all samples lie within a
+    hundredth of this range. An example is pixels from 0 to 1, if training pixels are from 0 to 255. `names` is empty if
+    the columns have no names. `what` names the inputs in the warning. The inputs must not be tokens.
     """
     if not len(x):
         return []

@@ -367,8 +367,8 @@ def _measure_uncertainty(
     """Returns the uncertainty of the predictions for some samples.
 
     Returns:
-        The entropy of each prediction, `[n]`, and the part of it that comes from disagreement of the models, `[n]`.
-        This part is None for a single model, or if the ensemble's prediction is not the mean of its models.
+        The entropy of each prediction, `[n]`, and the part of the entropy that comes from disagreement of the models,
+        `[n]`. This part is None for a single model, or if the ensemble's prediction is not the mean of its models.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)

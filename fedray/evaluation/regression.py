@@ -221,7 +221,8 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
     Returns:
         One dict per replicate. `variance` is the mean squared difference between the replicate's and the mean
         prediction, times R / (R - 1). The mean over replicates is the variance of the decomposition. `bias2` is the
-        same for all replicates: the squared error of the mean prediction minus variance / R, which makes it unbiased.
+        same for all replicates: the squared error of the mean prediction, minus variance / R. This subtraction makes it
+        unbiased.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

@@ -51,8 +51,8 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method makes other models from them,
-          which predict.
+        - `models`: `exported` if the exported models predict. `others` if the method makes further models from them,
+          and only these predict.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
         - `tiers`: for each tier, the weights for clients of the run, if the method has such weights.
@@ -261,7 +261,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
 def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
     """Returns a network with the parameters of a model.
 
-    Integer buffers become constants, so that exporters can trace branches that depend on them.
+    Integer buffers become constants. Exporters can then trace branches that depend on these buffers.
     """
     module = copy.deepcopy(study.net.module).cpu().requires_grad_(False)
     module.load_state_dict(whole_state_dict(study.net, row, counters))

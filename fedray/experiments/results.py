@@ -704,9 +704,9 @@ class Comparison:
     def dataframe(self) -> Any:
         """Returns a pandas DataFrame with one row for each score and each run after the first.
 
-        A row has the means of both runs over their shared seeds, their difference with its 95 % interval, the p-value
-        of the paired t test, and the number of pairs. The column `chosen_on_test` names runs whose last round was
-        chosen with a score on test samples.
+        A row has the means of both runs over their shared seeds, the difference with its 95 % interval, the p-value of
+        the paired t test, and the number of pairs. The column `chosen_on_test` names runs whose last round was chosen
+        with a score on test samples.
         """
         import pandas as pd  # slow to import
 

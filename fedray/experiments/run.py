@@ -169,7 +169,7 @@ def share_gpus(scenario: Scenario, gpus: int) -> Scenario:
     """Returns a scenario in which the actors of a Ray run share the GPUs of this machine.
 
     Every actor reserves a whole GPU, so that there are as many actors as GPUs. If there are more tiers than GPUs, each
-    tier has one actor, which reserves a part of a GPU.
+    tier has one actor, and the actor reserves a part of a GPU.
 
     Args:
         scenario: The scenario, in which no tier reserves GPUs.

@@ -484,7 +484,7 @@ def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int],
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Returns a function that counts how many bytes each job of a round of boosting sends, and how many it receives."""
+    """Returns a function that counts the bytes that each job of a round of boosting sends and receives."""
     before = last_round(schedule, worlds, clients)
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:

@@ -413,8 +413,8 @@ class Stack(NamedTuple):
         features: Predictions from which the meta model learns. A base has a sub model for each fold. `out_of_fold`
             takes the sub models that were not trained on the sample. `all` takes the mean over a base's sub models.
             `side_by_side` takes all sub models side by side.
-        pooled: Whether clients upload these features and the labels of their samples, so that the server trains the
-            meta model.
+        pooled: Whether the server trains the meta model. If so, clients upload these features and the labels of their
+            samples.
         at_server: Whether the server trains the meta model on its own samples.
         answers_at_once: Whether the meta model also predicts before its training.
         name: Name of the network in messages.

@@ -100,8 +100,8 @@ class Finish(Piece):
     """Replaces the model that a client has trained. The client then sends and keeps the new model.
 
     Attributes:
-        finish: A function that takes the models before and after training, `[W, d]` each, and returns the models that
-            replace the trained ones. If a client has made no step, its model is not replaced.
+        finish: A function that takes the models before and after training, `[W, d]` each. It returns models that
+            replace the trained models. If a client has made no step, its model is not replaced.
     """
 
     takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}

@@ -149,8 +149,8 @@ def mixture_moments(
 ) -> Moments:
     """Returns the mean and the variance that an ensemble predicts.
 
-    If the models predict only means, the variance of the ensemble is the variance of these means, the knowledge
-    uncertainty (Fed-ensemble section V-B; FedAG eqs. 4-5). If the models also predict variances, it is the variance of
+    If the models predict only means, the variance of the ensemble is the variance of these means (Fed-ensemble section
+    V-B; FedAG eqs. 4-5). It is the knowledge uncertainty. If the models also predict variances, it is the variance of
     the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
@@ -369,7 +369,7 @@ def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration
 
 
 def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Returns the confidence of each sample's prediction, whether it is right, and the index of its bin, `[n]` each."""
+    """Returns for each sample the prediction's confidence, whether the prediction is right, and its bin, `[n]` each."""
     given = probs.argmax(axis=-1)
     confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)

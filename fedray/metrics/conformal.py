@@ -218,7 +218,7 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score that a label of a conformal set may have, and the bytes that clients send to find it.
+    """The largest score of a label in a conformal set, and the bytes that clients send to find this threshold.
 
     Attributes:
         value: The threshold. If there are too few withheld samples, it is infinite, and every set contains every label.
@@ -342,8 +342,8 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 def weigh_clients(sizes: IntArray) -> FloatArray:
     """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`.
 
-    N is the sum of the n_k. The guarantee of conformal sets holds if a new sample comes from client k with the
-    probability of this share.
+    N is the sum of the n_k. The guarantee of conformal sets holds if this share is the probability that a new sample
+    comes from client k.
 
     Args:
         sizes: Number n_k of withheld samples of each client, `[K]`. A client without withheld samples has share 0.

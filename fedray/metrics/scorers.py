@@ -115,7 +115,7 @@ class SampleMetric(NamedTuple):
         return float(contract(f"metric {self.name}", self.function, check_number)(y, prediction, **given))
 
     def try_out(self, classes: int) -> None:
-        """Computes the metric for a few made-up samples, so that mistakes are found before the run begins.
+        """Computes the metric for a few made-up samples, to find mistakes before the run begins.
 
         Args:
             classes: Number of classes, C. It is 0 for a regression.

@@ -243,8 +243,8 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
     """Returns random network inputs for a trial, `[number, ...]`. `example` is one network input.
 
-    If it holds tokens (integers), the inputs are 0 or 1, which every vocabulary has. Other inputs are standard normal,
-    with the type of `like`. All inputs are on the device of `like`.
+    If it holds tokens (integers), the inputs are 0 or 1, because every vocabulary has these tokens. Other inputs are
+    standard normal, with the type of `like`. All inputs are on the device of `like`.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)

@@ -277,7 +277,7 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
 
 
 def describe_exception(error: BaseException) -> str:
-    """Describes an exception in one line, with its type, its text, and the line of the user's code that raised it.
+    """Describes an exception in one line: its type, its text, and the line of the user's code that raised it.
 
     Example:
         >>> describe_exception(KeyError("target"))

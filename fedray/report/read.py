@@ -374,7 +374,7 @@ def _has_own_answers(run: ReadRun) -> bool:
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
     """Returns notes for a comparison in which clients of some run predict with their own models.
 
-    A note names the score that is compared first, or the score that is missing.
+    A note says which score is compared first, or that some run lacks this score.
     """
     apart, plain = list_apart(runs), name_score(runs[0].metric)
     personal = f"personal_{runs[0].metric}"

@@ -210,7 +210,7 @@ def explain_capacity(least: Sequence[ActorSpec], counts: Sequence[int], nodes: S
     """Returns the error for actors that do not fit into a cluster.
 
     The message names the resources of which the cluster has too little. If the total is enough, it says that the nodes
-    do not hold all actors, because an actor needs all its resources on one node.
+    do not hold all actors. An actor needs all its resources on one node.
 
     Args:
         least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.
@@ -270,8 +270,8 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
             the tier with the fewest actors per client gets one more, until no node has room.
 
     Returns:
-        The actors, tier by tier. If a tier does not set `num_cpus`, its actors get the largest share of a CPU (1, 1/2,
-        1/3, ...) with which all actors fit.
+        The actors, tier by tier. If a tier does not set `num_cpus`, the share of a CPU per actor is the largest of 1,
+        1/2, 1/3, ... with which all actors fit.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
@@ -360,7 +360,7 @@ def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int
 
 
 def assign_homes(clients: Clients, specs: Sequence[ActorSpec], client: IntArray) -> IntArray:
-    """Assigns each of J clients to an actor (its home), which holds what the client keeps between rounds.
+    """Assigns each of J clients to an actor, its home. The home holds the client's data between rounds.
 
     The clients of a tier are divided evenly among the actors that `list_serving` names.
 

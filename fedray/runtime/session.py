@@ -184,7 +184,7 @@ def run_session(
 
     Raises:
         Enough: The function `watch` ended the run, which is saved.
-        BadInput: The run began with a different study, as the digests show.
+        BadInput: The digests differ from those at the start of the run.
     """
 
     def show(progress: Progress) -> None:
@@ -399,7 +399,7 @@ def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, s
 
 
 def warn_if_dependent(facts: dict[str, Any]) -> None:
-    """Warns if a worker's self-test shows that results depend on which jobs are trained together."""
+    """Warns if a worker's self-test shows that results depend on the grouping of jobs that are trained together."""
     if not facts["lanes_independent"]:
         errors.warn_user(
             "the lane self-test failed here: results repeat for the same packing only (see manifest.json)",

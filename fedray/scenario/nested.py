@@ -77,7 +77,7 @@ class _Dumper(yaml.SafeDumper):
     """A YAML dumper that quotes every text that YAML 1.1 or 1.2 could take for a number."""
 
     def ignore_aliases(self, _data: Any) -> bool:
-        """Returns True, so that a value that occurs several times is repeated instead of written as an alias."""
+        """Returns True. A value that occurs several times is then repeated, and not written as an alias."""
         return True
 
 

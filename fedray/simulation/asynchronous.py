@@ -46,7 +46,7 @@ class StartedJob(NamedTuple):
 
 
 class KnownJobs(NamedTuple):
-    """The J jobs that end at the known server steps: those whose times are already computed.
+    """The J jobs that end at the known server steps. A server step is known if its time is already computed.
 
     Each array `[J]` is sorted by server step, then by model, then by arrival.
 
@@ -892,7 +892,7 @@ class AsyncTraining:
             yield _Call(index, group, [divmod(each, rows) for each in code[new].tolist()])
 
     def _pack(self, call: _Call, state: State) -> tuple[SizedPlan, State]:
-        """Returns the jobs that a call sends to the runtime, and a state with the models from which these jobs start.
+        """Returns the jobs for a call of the runtime, and a state with the models from which these jobs start.
 
         The state has one row for each version of each model.
         """

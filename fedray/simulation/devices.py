@@ -368,7 +368,7 @@ STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "f
 
 @dataclass(frozen=True)
 class CountingRule:
-    """The rule by which the server chooses the uploads that it uses in a round.
+    """The rule by which the server chooses uploads to use in a round.
 
     Attributes:
         first: For each tier, the number of clients for which a round waits. Slower clients are `late`. None means that

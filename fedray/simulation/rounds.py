@@ -433,8 +433,8 @@ def run_round(
 ) -> RoundResult:
     """Runs one round, and returns its result.
 
-    It plans the jobs, computes their virtual time, trains the jobs whose uploads the server will use, and makes the
-    server's step.
+    It plans the jobs, computes their virtual time, and trains the jobs whose uploads the server will use. Then it makes
+    the server's step.
     """
     t = progress.round
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
@@ -607,8 +607,8 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
 
     An upload counts if the server uses it, or discards it because its staleness is too large. A late upload does not
     count, because the server tells late clients to stop. A download counts if the client was reached, even if the
-    client is late or fails. If there is no server (`phase.hands_on`), each client sends its model to the next client,
-    which receives it in the same round. These bytes count even if the training has failed.
+    client is late or fails. If there is no server (`phase.hands_on`), each client sends its model to the next client.
+    The next client receives it in the same round. These bytes count even if the training has failed.
 
     Args:
         phase: The training that the jobs belong to.

@@ -201,7 +201,7 @@ class Part(NamedTuple):
             Only bases use it.
         answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
         trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
-            rounds, each as `world * N + client`. It is None for bases.
+            rounds. A client is given as `world * N + client`. A base has None instead of the function.
     """
 
     study: "Study"
@@ -308,7 +308,7 @@ class Study:
     def last_phase(self) -> int:
         """The number of rounds that the method trains before its last phase.
 
-        Scores of these rounds are not those of the complete method. For example, a stack trains its bases first, and
+        Scores of these rounds are not scores of the complete method. For example, a stack trains its bases first, and
         then its meta model.
         """
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
@@ -479,7 +479,7 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
     Args:
         study: The study.
         state: The state whose models predict. Models with the weight 0 do not count. None means a state before
-            training, in which all models that may predict count.
+            training. Then all models that may predict count.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -662,7 +662,7 @@ class FlightTable(NamedTuple):
 
     Attributes:
         start_seconds: Virtual seconds at which the job started.
-        arrival_seconds: Virtual seconds at which the upload arrived, or was expected if it did not arrive.
+        arrival_seconds: Virtual seconds at which the upload arrived, or was due if it did not arrive.
         version: Number of server steps that changed the job's model before the job started.
         staleness: Number of server steps that changed the model between the job's start and the use of the upload. It
             is -1 if the upload was not used.

@@ -61,14 +61,14 @@ def say_written(out: Path) -> BadInput:
 
 
 def is_unborn(path: Path) -> bool:
-    """Returns whether an entry of a directory comes from a run that ended before its scenario was written."""
+    """Returns whether an entry of a directory comes from a run that ended before it wrote its scenario."""
     if path.name == "checkpoints":
         return path.is_dir() and not any(path.iterdir())
     return path.name == LOCK or path.suffix == ".part"
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
-    """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
+    """Removes a directory that `make_run_directory` has made. Bad input then leaves nothing on the disk.
 
     A directory stays if the run has recorded rounds, or if a different process writes it. `fresh` says whether the
     command made the directory. If the directory existed before, only its content is removed.

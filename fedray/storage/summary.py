@@ -131,7 +131,7 @@ def count_lost_models(out: Path) -> int:
 
 
 def count_drawn_answers(study: Study, progress: Progress) -> int:
-    """Returns the number of models that still equal an initial model at the end of a run, but predict.
+    """Returns the number of models that predict, but equal an initial model at the end of a run.
 
     Models are counted only if the method or the schedule is the user's own. For fedray's own methods, `fedray.advice`
     finds such models before the run.
@@ -218,8 +218,9 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
 def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
     """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
 
-    `coverage` has a row for each replicate and fold, `[worlds, C]`: for each class, the share of its test samples whose
-    sets contain it. It is NaN without such samples. Coverage and share are averaged over the rows.
+    `coverage`, `[worlds, C]`, has a row for each replicate and fold, and a column for each class. A value is the share
+    of the class's test samples whose sets contain the class. It is NaN without such samples. Coverage and share are
+    averaged over the rows.
     """
     mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
     least = int(mean.argmin())

@@ -147,7 +147,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """Returns a list with the only column of pictures, lists or text, or an empty list if there is no such column."""
+    """Returns a list with the only column of pictures, lists or text. It is empty if there is no such column."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]

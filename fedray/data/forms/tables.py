@@ -236,7 +236,7 @@ def _is_class(column: Any) -> bool:
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
-    """Refuses a target or group column that holds neither numbers nor text, or holds text that should be numbers."""
+    """Refuses a target or group column with values other than numbers and text, or with text instead of numbers."""
     values = frame[column]
     if values.dtype.kind not in "iufbOU" or not arrays.holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")

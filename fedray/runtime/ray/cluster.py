@@ -103,7 +103,7 @@ class Reservation(NamedTuple):
     own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Waits until Ray has reserved all seats, and returns whether it has done so in time.
+        """Waits until Ray has reserved all seats. Returns whether this happened in time.
 
         Args:
             seconds: Longest time to wait.

@@ -159,8 +159,8 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0 and the head node does not reply, the check goes on until the node replies or counts as
-        gone. This keeps the caller's next call of Ray from waiting for ever.
+        If `wait` is above 0, and the head node does not reply, the check is repeated until the node replies or counts
+        as gone. This keeps the caller's next call of Ray from waiting for ever.
 
         Args:
             wait: Shortest time of the checks in seconds. 0 means one check.

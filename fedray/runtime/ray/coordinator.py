@@ -107,7 +107,7 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients keep data between rounds, because an actor that died has lost such data."""
+        """Raises `Lost` if clients keep data between rounds. An actor that died has lost such data."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
@@ -314,7 +314,7 @@ def run_on_ray(
         out: The run directory.
         watch: A function that is called with a snapshot after each evaluated round.
         address: Network address of the cluster. None means a Ray that fedray starts on this machine.
-        wait_for: Amounts of resources, by Ray's names, for which the run waits before it begins. None means no wait.
+        wait_for: Amounts of resources, by Ray's names. The run begins when the cluster has them. None means no wait.
 
     Returns:
         The summary.
