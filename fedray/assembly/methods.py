@@ -149,9 +149,10 @@ def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
 
     Raises `BadInput` for options that a user's method neither declares nor uses.
     """
-    name, compose, where = scenario.method.name, find_composition(scenario, own), name_own_method(scenario, own)
+    name, where = scenario.method.name, name_own_method(scenario, own)
     if not where:
-        return compose(pieces)
+        return METHODS[name](pieces)
+    compose = cast(Composition, find_own("method", scenario, own))
     recorded = RecordedOptions(pieces.options)
     is_open = own.method is None and declared_options("method", name) is None
     given = replace(pieces, options=recorded) if is_open else pieces
@@ -182,15 +183,6 @@ def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any])
             None if scenario.server.coefficients == ServerKeys(**usual["server"]).coefficients else pieces.coefficients
         ),
     )
-
-
-def find_composition(scenario: Scenario, own: UserObjects) -> Composition:
-    """Returns the function that composes the method."""
-    if (found := find_own("method", scenario, own)) is not None:
-        return cast(Composition, found)
-    if scenario.method.name not in METHODS:
-        raise BadInput(f"method.name = {scenario.method.name} cannot run yet: choose one of {', '.join(METHODS)}")
-    return METHODS[scenario.method.name]
 
 
 def make_local(scenario: Scenario) -> Local:

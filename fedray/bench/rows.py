@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -66,13 +66,12 @@ def take_turns(
     works: list[tuple[Work, int]],
     repeats: int,
     clock: Callable[[], float] = time.process_time,
-    choose: Callable[[Iterable[float]], float] = statistics.median,
 ) -> list[Cost]:
     """Measures several functions in turns (A B A B), and returns the cost of one round for each.
 
     `works` are pairs of a function and the number of rounds in a lap. A lap is timed as a whole. Each function runs a
-    short lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. `choose`
-    reduces the costs of all laps to one cost. On a busy machine, `min` varies less than the median.
+    short lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. The cost is
+    the median of all laps.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -80,7 +79,7 @@ def take_turns(
             cost = measure_lap(work, rounds if turn else max(1, rounds // 5), clock)
             if turn:
                 costs.append(cost)
-    return [Cost(*(choose(column) for column in zip(*costs, strict=True))) for costs in laps]
+    return [Cost(*(statistics.median(column) for column in zip(*costs, strict=True))) for costs in laps]
 
 
 def measure_peak() -> float:

@@ -242,8 +242,6 @@ def table_command(
     plain.confirm_writable("--out", out)
     modules = import_first(find_scenario_file(scenario), modules)
     wanted = read_scenario(find_scenario_file(scenario), overrides)
-    if not wanted.table:
-        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     if no_report:
         wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
     from fedray.experiments.table import run_table, split_names

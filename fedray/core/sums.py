@@ -470,20 +470,3 @@ class Totals:
             else:
                 own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
                 self.stats[name] = self.stats[name] + own if name in self.stats else own
-
-
-def sum_bytes(thinned: Stats) -> int:
-    """Returns the number of bytes in the arrays of statistics that `thin` has returned.
-
-    Example:
-        >>> sum_bytes(thin({"sum": ExactSum({0: torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=torch.float64)})}))
-        16
-    """
-    found: list[int] = []
-
-    def count(part: Any) -> Any:
-        found.append(part.rows.nbytes if isinstance(part, SomeRows) else part.nbytes)
-        return part
-
-    map_arrays(thinned, count)
-    return sum(found)

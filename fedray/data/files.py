@@ -216,14 +216,14 @@ class Spool:
             ) from error
 
 
-def read_pieces(array: NDArray[Any], mapped: mmap.mmap | None = None) -> Iterator[NDArray[Any]]:
+def read_pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. For a file mapped into memory, frees the memory of used pieces.
 
-    `mapped` is the mapped file, whose pages must not have been written to. If it is None and the array is read-only,
-    the function looks for this file.
+    A mapped file is looked for if the array is read-only.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
-    if mapped is None and array.nbytes >= LARGE_BYTES and not array.flags.writeable:
+    mapped = None
+    if array.nbytes >= LARGE_BYTES and not array.flags.writeable:
         base: object = array
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj

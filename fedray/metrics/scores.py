@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedray.core import scores
 from fedray.core.types import FloatArray
@@ -114,45 +113,6 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
     half = float(stdtrit(n - 1, 0.5 + level / 2) * error)
     p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
     return PairedDifference(mean, mean - half, mean + half, n, over, level, p)
-
-
-def score_worlds(
-    seed: int,
-    replicate: ArrayLike,
-    fold: ArrayLike,
-    values: ArrayLike,
-    *,
-    round: ArrayLike,
-    at: ArrayLike | None = None,
-    last: float = math.inf,
-) -> dict[tuple[int, int], float]:
-    """Returns the score of each seed and fold at its last evaluated round, in the form for `compare_paired`.
-
-    Args:
-        seed: Seed of the scenario. Replicate r has the seed `seed + r`.
-        replicate: Replicate of each row of `rounds.parquet`, `[n]`.
-        fold: Fold of each row of the table, `[n]`.
-        values: Score in each row of the table, `[n]`. Rows whose score is NaN do not count.
-        round: Round of each row of the table, `[n]`, or the server step if a run has no rounds.
-        at: The quantity that `last` limits, such as virtual seconds, `[n]`. None means the round. If several rows have
-            the same value, the row of the latest round counts.
-        last: Rows of the table with a larger `at` do not count. So runs of different lengths can be compared.
-
-    Example:
-        In the second call, two server steps happen at the same virtual time.
-
-        >>> score_worlds(7, [0, 0, 1], [0, 0, 0], [0.5, 0.6, 0.7], round=[0, 4, 4])
-        {(7, 0): 0.6, (8, 0): 0.7}
-        >>> score_worlds(7, [0, 0, 0], [0, 0, 0], [0.5, 0.9, 0.7], round=[0, 1, 2], at=[0.0, 3.5, 3.5])
-        {(7, 0): 0.7}
-    """
-    found: dict[tuple[int, int], float] = {}
-    given = (replicate, fold, round if at is None else at, round, values)
-    rows = np.stack([np.asarray(column, dtype=np.float64) for column in given], axis=1)
-    for r, f, moment, _, value in sorted(rows.tolist(), key=lambda row: row[:4]):
-        if moment <= last and not math.isnan(value):
-            found[seed + int(r), int(f)] = value
-    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

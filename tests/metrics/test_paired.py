@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedray.metrics.scores import compare_paired, score_worlds
+from fedray.metrics.scores import compare_paired
 
 SCORES = st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=12)
 
@@ -44,20 +44,6 @@ def test_a_seed_counts_once_however_many_folds_it_has() -> None:
     many, one = compare_paired(first, second), compare_paired({(0, f): first[0, f] for f in range(3)}, second)
     assert many is not None and (many.n, many.over, many.mean) == (2, "seeds", 1.5)
     assert one is not None and (one.n, one.over, one.mean) == (3, "folds", 1.0)
-
-
-def test_scores_are_those_of_the_last_round_and_seeds_follow_the_replicates() -> None:
-    where = [1, 0, 0, 1], [0, 0, 0, 0]
-    values, rounds = [0.4, 0.3, math.nan, 0.2], [4, 2, 4, 2]
-    assert score_worlds(5, *where, values, round=rounds) == {(5, 0): 0.3, (6, 0): 0.4}
-    assert score_worlds(5, *where, values, round=rounds, last=2) == {(5, 0): 0.3, (6, 0): 0.2}
-
-
-def test_of_server_steps_at_one_moment_the_last_one_counts_not_the_best() -> None:
-    where, scores, moments = ([0] * 4, [0] * 4), [0.5, 0.7, 0.9, 0.8], [0.0, 2.0, 2.0, 3.0]
-    assert score_worlds(0, *where, scores, round=[0, 2, 1, 3], at=moments, last=2.5) == {(0, 0): 0.7}
-    assert score_worlds(0, *where, scores, round=[0, 1, 2, 3], at=moments, last=2.5) == {(0, 0): 0.9}
-    assert score_worlds(0, *where, scores, round=[2, 2, 2, 2]) == {(0, 0): 0.8}  # the order of the rows decides
 
 
 def test_a_difference_of_rounding_is_none() -> None:

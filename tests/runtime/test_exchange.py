@@ -16,7 +16,7 @@ from small import list_states, of_method
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, sum_bytes, thin
+from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import exchange as messages
 from fedray.runtime.exchange import Queue, cut_chunks, exchange
@@ -191,7 +191,8 @@ def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
     reply = actor.actors[0].train(request, messages.pack_state(progress.state))
     assert reply is not None and reply.stats is not None
     sums = {name: value for name, value in reply.stats.items() if isinstance(value, ExactSum)}
-    assert sum_bytes(sums) == 8 * actor.study.net.layout.d
+    rows: list[Any] = [limb for value in sums.values() for limb in value.limbs.values()]
+    assert sum(limb.rows.nbytes for limb in rows) == 8 * actor.study.net.layout.d
 
 
 def test_a_page_is_read_where_it_lies() -> None:
