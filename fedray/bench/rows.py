@@ -139,11 +139,6 @@ def measure_tree_cpu() -> float:
     return sum(one.cpu for one in list_tree())
 
 
-def measure_resident() -> int:
-    """Measures the bytes of memory that this process holds now."""
-    return next(one.resident for one in list_tree() if one.id == os.getpid())
-
-
 def measure_peak_resident() -> int:
     """Measures the largest number of bytes of memory that this process has held so far."""
     import resource

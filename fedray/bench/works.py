@@ -7,6 +7,7 @@ Example:
     'wall 7.10 against 4.10 ms, CPU of all processes 13.80 against 8.40 ms a round'
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -275,16 +276,22 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
     """
     model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
-    chosen = choose(t)
+    chosen, local = choose(t), world.local
     for client in chosen:
         x, y = world.clients[client]
         model.load_state_dict(start)
-        optimizer = make_torch_optimizer(model, world.local)
+        optimizer: torch.optim.Optimizer
+        if local.optimizer == "adam":
+            optimizer = torch.optim.Adam(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
+        else:
+            optimizer = torch.optim.SGD(
+                model.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay
+            )
         for index in deal(t, client):
             optimizer.zero_grad()
             torch.autograd.backward(world.loss(model(x[index]), y[index]))
-            if world.local.pull:
-                pull_gradients(model, start, world.local.pull)
+            if local.pull:
+                pull_gradients(model, start, local.pull)
             optimizer.step()
         for name, value in model.state_dict().items():
             total[name] = total[name] + value if name in total else value.clone()
@@ -309,13 +316,6 @@ def lean_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatch
                 torch._foreach_add_(weights, torch.autograd.grad(loss, weights), alpha=-world.local.lr)
             torch._foreach_add_(total, weights)
         torch._foreach_copy_(weights, torch._foreach_div(total, len(chosen)))
-
-
-def make_torch_optimizer(model: nn.Module, local: Local) -> torch.optim.Optimizer:
-    """Makes the optimizer of `torch.optim` for the parameters of a model."""
-    if local.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=local.lr, weight_decay=local.weight_decay)
-    return torch.optim.SGD(model.parameters(), lr=local.lr, momentum=local.momentum, weight_decay=local.weight_decay)
 
 
 def pull_gradients(model: nn.Module, start: dict[str, Tensor], pull: float) -> None:
@@ -725,18 +725,25 @@ def measure_memory(quick: bool) -> list[BenchResult]:
     rounds = 300 if quick else 1000
     work = small_clients(1000, 100)
     results = [
-        _growth(f"memory growth over {rounds} rounds, inline", work, rounds, lambda: float(bench.measure_resident()))
+        _growth(
+            f"memory growth over {rounds} rounds, inline",
+            work,
+            rounds,
+            lambda: sum(one.resident for one in bench.list_tree() if one.id == os.getpid()),
+        )
     ]
     if not quick:
         scenario = replace(work.scenario, runtime="ray", clients=replace(work.scenario.clients, actors=2))
         work = work._replace(scenario=scenario)
-        results.append(_growth("same, the client actors of Ray", work, rounds, _measure_actors))
+        results.append(
+            _growth(
+                "same, the client actors of Ray",
+                work,
+                rounds,
+                lambda: sum(one.resident for one in bench.list_tree() if one.command.startswith("ray::Client")),
+            )
+        )
     return results
-
-
-def _measure_actors() -> float:
-    """Measures the resident bytes of all client actors."""
-    return float(sum(one.resident for one in bench.list_tree() if one.command.startswith("ray::Client")))
 
 
 def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) -> BenchResult:

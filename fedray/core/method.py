@@ -275,11 +275,6 @@ def reads_ensemble(loss: LocalLoss | None) -> bool:
     return loss is not None and ENSEMBLE in loss.reads
 
 
-def count_shared(loss: LocalLoss | None) -> int:
-    """Returns how many values the server sends to a job for its loss (`LocalLoss.shared`)."""
-    return 0 if loss is None or loss.example is None else int(loss.example.numel())
-
-
 def start_empty(_parameters: Tensor) -> tuple[()]:
     """Returns `()`, as the `init` of a transformation without a state."""
     return ()

@@ -1,7 +1,6 @@
 """Finds data files on disk, unpacks archives, and stores arrays in files if they are too large for memory."""
 
 import csv
-import gzip
 import lzma
 import mmap
 import os
@@ -107,16 +106,6 @@ def scratch_folder() -> Iterator[Path]:
         raise BadInput(f"FEDRAY_CACHE: cannot write to {base} ({error.strerror}): set FEDRAY_CACHE") from error
     with folder as path:
         yield Path(path)
-
-
-def gunzip(name: str, source: Path, target: Path) -> None:
-    """Unpacks a .gz file.
-
-    Raises:
-        BadInput: The file is damaged.
-    """
-    with blame_file(name, source), gzip.open(source, "rb") as packed, target.open("wb") as out:
-        shutil.copyfileobj(packed, out)
 
 
 def untar(name: str, source: Path, target: Path) -> None:

@@ -9,6 +9,7 @@ import math
 import mmap
 import os
 import re
+import shutil
 import string
 import time
 import unicodedata
@@ -31,7 +32,6 @@ from fedray.data.files import (
     find_data_root,
     find_file,
     find_path,
-    gunzip,
     list_stamps,
     read_pieces,
     scratch_folder,
@@ -140,8 +140,9 @@ def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
         raw = space / IDX[name] / "raw"
         raw.mkdir(parents=True)
         for part in parts:
-            find_file(folder, name, [f"{part}.gz"])
-            gunzip(name, folder / f"{part}.gz", raw / part)
+            source = find_file(folder, name, [f"{part}.gz"])
+            with blame_file(name, source), gzip.open(source, "rb") as packed, (raw / part).open("wb") as out:
+                shutil.copyfileobj(packed, out)
         return space
     stem = CIFAR[name][1]
     if any(folder.glob(f"{stem}-*/*")):

@@ -43,14 +43,14 @@ from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import (
     decompose_squared_error,
-    join_voters,
     predict_means,
     read_members,
     score_regression,
 )
 from fedray.metrics import classification, regression
 from fedray.metrics.scorers import SampleMetric
-from fedray.metrics.scores import Scored, read_metric
+from fedray.metrics.scores import Scored, check_number
+from fedray.own_code.contract import contract
 from fedray.simulation import study as studies
 from fedray.simulation.stacking import score_bases, score_stack
 from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Study, join_pieces
@@ -413,18 +413,14 @@ def score_own_metrics(
     found: dict[str, Any] = {}
     for name, metric in metrics.items():
         if not isinstance(metric, SampleMetric):
-            found[name] = read_metric(name, metric, scored)
+            found[name] = float(contract(f"metric {name}", metric, check_number)(scored))
             continue
         found[name] = metric.score(targets, prediction)
         if len(members) > 1:
-            found |= summarize_members(name, [metric.score(targets, each) for each in members])
+            each = [metric.score(targets, member) for member in members]
+            least, mean, most = float(np.min(each)), float(np.mean(each)), float(np.max(each))
+            found |= {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": most, f"member_{name}": each}
     return found
-
-
-def summarize_members(name: str, each: list[float]) -> dict[str, Any]:
-    """Returns the smallest, mean and largest score of an ensemble's models, and the list of their scores."""
-    least, mean, largest = float(np.min(each)), float(np.mean(each)), float(np.max(each))
-    return {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": largest, f"member_{name}": each}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -608,7 +604,12 @@ def _score_clients(
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
-    voters, weights = join_voters(outputs[split], measured.answer, world), measured.weights.get(world)
+    answer, weights = measured.answer, measured.weights.get(world)
+    if answer.combine is None:
+        voters = answer.drop_absent(outputs[split], world)
+    else:  # the softmax of these logits is the joint prediction
+        joined = answer.combine(world, classification.probabilities(outputs[split].numpy()))
+        voters = torch.from_numpy(joined).log()[None]
     clients = answers.pick_recorded_clients(study) if weights is None else None
     everybody = measured.answer.weigh_present(world)
     return answers.measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)

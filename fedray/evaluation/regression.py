@@ -18,27 +18,6 @@ from fedray.models.net import last_layer_inputs, split_gaussian
 from fedray.simulation.study import Study
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The outputs that an ensemble averages.
-
-
-def join_voters(outputs: Tensor, answer: Answer, world: int) -> Tensor:
-    """Returns the outputs that the ensemble averages, `[K, n, C]`.
-
-    They are the outputs of the K models that predict. A method may combine predictions by its own rule
-    (`Answer.combine`). Then the combined prediction counts as the output of a single model (K = 1).
-
-    Args:
-        outputs: Outputs of all A models of the world, `[A, n, C]`.
-        answer: The models that predict, with their weights.
-        world: Index of the world (a seed and a fold).
-    """
-    if answer.combine is None:
-        return answer.drop_absent(outputs, world)
-    joined = answer.combine(world, classification.probabilities(outputs.numpy()))
-    return torch.from_numpy(joined).log()[None]  # the softmax of these logits is the joint prediction
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Gaussian predictions in the target's original unit, and their scores.
 
 MEMBER_TARGET_SCORES = (

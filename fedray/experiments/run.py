@@ -23,7 +23,7 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.files.plain import confirm_writable, write_atomically
-from fedray.files.run_files import has_file, read_sealed, write_sealed
+from fedray.files.run_files import FAILURE_FILE, has_file, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import environment, session
@@ -512,11 +512,11 @@ def open_runtime(
         with closing(session.Inline(study, device)) as inline:
             yield inline, {"runtime": "inline", **session.worker_facts(inline.worker)}
         return
-    from fedray.runtime.ray.cluster import find_group, plan_trial
+    from fedray.runtime.ray.cluster import plan_trial
     from fedray.runtime.ray.coordinator import RayRuntime
 
     refuse_other_seats(scenario)
-    seats = plan_trial(study.clients, actors, find_group())
+    seats = plan_trial(study.clients, actors)
     with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
         yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
 
@@ -597,8 +597,9 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     """
     from_watch: list[Exception] = []
 
-    (out / TRACEBACK_FILE).unlink(missing_ok=True)  # a file of an earlier session
-    directory.forget_failure(out)
+    with suppress(OSError):  # files of an earlier session
+        (out / TRACEBACK_FILE).unlink(missing_ok=True)
+        (out / FAILURE_FILE).unlink(missing_ok=True)
     try:
         yield partial(session.note_errors, noted=from_watch)
     except BadInput:

@@ -25,7 +25,7 @@ from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, Table, is_chosen, list_score_notes
-from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait, write_wait_for
+from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
 from fedray.scenario.nested import flatten
@@ -177,29 +177,6 @@ CellRows = Mapping[tuple[str, str], Mapping[str, Any]]  # (cell, score) -> row
 PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with their own models or weights
 
 
-def find_first_score(rows: CellRows) -> list[str]:
-    """Returns a list with the score of the clients' own predictions, if a table shows this score first.
-
-    The list is empty unless clients of some cell predict with their own models or weights, and all cells have this
-    score.
-
-    Args:
-        rows: The rows of the table, by cell and metric. The field `apart` of a row says whether the cell's clients
-            predict with their own models or weights.
-
-    Example:
-        >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
-        >>> find_first_score(rows)
-        ['personal_accuracy']
-        >>> find_first_score({**rows, ("b", "accuracy"): {"mean": 0.8}})
-        []
-        >>> list_table_notes(rows)
-        ['Clients of a answer by themselves: `personal_accuracy` is theirs, and `accuracy` that of a common answer.']
-    """
-    name, _, lacking = _find_personal(rows)
-    return [name] if name and not lacking else []
-
-
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
     """Returns the score of the clients' own predictions, or an empty text if no cell has this score.
 
@@ -214,8 +191,14 @@ def list_table_notes(rows: CellRows) -> list[str]:
     """Returns the notes below a table, one per line.
 
     Args:
-        rows: The rows of the table, as in `find_first_score`. The field `chosen` of a row is a note, if the last round
-            of the cell was chosen with a score on test samples.
+        rows: The rows of the table, by cell and metric. The field `apart` of a row says whether the cell's clients
+            predict with their own models or weights. The field `chosen` is a note, if the last round of the cell was
+            chosen with a score on test samples.
+
+    Example:
+        >>> rows = {("a", name): {"mean": 0.9, "apart": True} for name in ("accuracy", "personal_accuracy")}
+        >>> list_table_notes(rows)
+        ['Clients of a answer by themselves: `personal_accuracy` is theirs, and `accuracy` that of a common answer.']
     """
     chosen = list(dict.fromkeys(row["chosen"] for row in rows.values() if row.get("chosen")))
     name, apart, lacking = _find_personal(rows)
@@ -371,7 +354,9 @@ def _choose_metrics(
     if metrics:
         return metrics
     asked = [m for m in known if not is_fedrays(m) and m.rpartition("_")[0] not in known and "personal_" not in m]
-    first = dict.fromkeys([*find_first_score(found), "accuracy", "rmse", *asked, *FIRST_METRICS])
+    name, _, lacking = _find_personal(found)
+    own = [name] if name and not lacking else []  # first, if all cells have this score
+    first = dict.fromkeys([*own, "accuracy", "rmse", *asked, *FIRST_METRICS])
     rest = [m for m in first if m in known and m not in published]
     most = MOST_METRICS + len({*TARGET_NAMES, *asked} & set(rest))
     return published + rest[: max(0, most - len(published))]
@@ -462,7 +447,8 @@ def run_table(
         _check_cell(cell, out / "cells" / cell.name)
     current_ending().advise("the same command goes on, and finished cells are kept")
     shared = [f"--import={name}" for name in modules]
-    on_cluster = [f"--address={address}"] + ([f"--wait-for={write_wait_for(wait_for)}"] if wait_for else [])
+    waits = ",".join(f"{name}={amount:g}" for name, amount in (wait_for or {}).items())
+    on_cluster = [f"--address={address}", *([f"--wait-for={waits}"] if waits else [])]
     options = {
         cell.name: [*shared, *(on_cluster if address and cell.scenario.runtime != "inline" else [])]
         + ([] if cell.scenario.report else ["--no-report"])

@@ -675,7 +675,8 @@ class FitTrees(Work):
         if self.draw == "weights":
             return write_tree(tree.fit(x, y, sample_weight=weight / weight.sum()), self.leaves)
         odds = np.ones_like(weight) if self.draw == "bootstrap" else weight
-        drawn = draw_rows(odds, rng.uniform(rng.keys(seed, "drawn rows", *address), len(odds)))
+        ends, numbers = np.cumsum(odds), rng.uniform(rng.keys(seed, "drawn rows", *address), len(odds))
+        drawn = np.minimum(np.searchsorted(ends, numbers * ends[-1], side="right"), len(odds) - 1)
         return write_tree(tree.fit(x[drawn], y[drawn]), self.leaves)
 
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
@@ -729,19 +730,3 @@ def read_rows(site: Site, world: int, client: int) -> ClientRows:
     rows = fetched.rows[0, : int(fetched.size[0])]
     x = site.shards.normalize(fetched.x[rows][None], torch.tensor([world]))[0].flatten(1).float()
     return ClientRows(x, fetched.labels(rows, 0))
-
-
-def draw_rows(odds: FloatArray, numbers: FloatArray) -> IntArray:
-    """Draws indices of samples with replacement.
-
-    Args:
-        odds: Relative probability of each sample, `[n]`, at least 0.
-        numbers: Uniform random values in [0, 1), one for each draw.
-
-    Example:
-        >>> draw_rows(np.array([1.0, 0.0, 3.0]), np.array([0.0, 0.2, 0.3, 0.99])).tolist()
-        [0, 0, 2, 2]
-    """
-    ends = np.cumsum(odds)
-    drawn: IntArray = np.minimum(np.searchsorted(ends, numbers * ends[-1], side="right"), len(odds) - 1)
-    return drawn

@@ -308,11 +308,6 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
             check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
 
 
-def sum_final_files(out: Path) -> FileSums:
-    """Returns the list of files that a run writes when it ends. The summary keeps this list."""
-    return {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
-
-
 def sum_parts(out: Path) -> FileSums:
     """Returns sizes and digests of the parts of all tables of a run directory. Old checkpoints do not list them."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -299,11 +299,8 @@ class Scored(NamedTuple):
     Example:
         >>> import numpy as np
         >>> scored = Scored(np.array([[0.2, 0.8]]), np.array([1]), np.zeros((1, 1, 2)), None, "test", 0, 0)
-        >>> read_metric("certainty", lambda scored: scored.prediction.max(), scored)
+        >>> float(scored.prediction.max())
         0.8
-        >>> read_metric("nothing", lambda scored: None, scored)
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: metric nothing returned None: return a number
     """
 
     prediction: FloatArray
@@ -314,18 +311,6 @@ class Scored(NamedTuple):
     replicate: int
     fold: int
     variance: FloatArray | None = None
-
-
-def read_metric(name: str, function: Callable[[Scored], Any], scored: Scored) -> float:
-    """Returns the value of a user's own metric.
-
-    Raises:
-        FedrayError: The function raises an error.
-        BadInput: The function returns no number.
-    """
-    from fedray.own_code.contract import contract  # loads torch, which reports do not need
-
-    return float(contract(f"metric {name}", function, check_number)(scored))
 
 
 def check_number(found: Any, *_: Any, **_given: Any) -> str | None:

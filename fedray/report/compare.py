@@ -165,7 +165,8 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
     """
     axis = over or find_axis(runs)
     last = read.find_common_end(runs, axis)
-    found = read.tell_readings(runs, last, axis)
+    told = (read.tell_reading(run, last, axis) for run in runs if read.has_score(run, run.metric))
+    found = [text for text in told if text]
     ends = {run.name: read.find_end(run, read.ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
     if over is not None:
         found.insert(0, f"Compared at equal cost, {format_budget(over, last)} a seed.")
@@ -534,7 +535,8 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     other = _list_ood(runs)
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
     notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *read.list_answer_notes(runs)]
-    notes += [*read.list_choice_notes(runs), *list_noise_notes(runs), *list_uncounted(runs, over)]
+    notes += [line for run in runs for line in read.list_score_notes(run.summary, run.name)]
+    notes += [*list_noise_notes(runs), *list_uncounted(runs, over)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 

@@ -296,8 +296,8 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         >>> run = ReadRun("one", {}, "", {}, {}, columns, None, None, {})
         >>> read_worlds(run, "accuracy", 6e6, UPLINK)
         {(0, 0): BudgetScore(value=0.6, used=0.6666666666666666, after=1.3333333333333333)}
-        >>> tell_readings([run], 6e6, UPLINK)
-        ['one is read at 67 to 133 % (between two evaluations).']
+        >>> tell_reading(run, 6e6, UPLINK)
+        'one is read at 67 to 133 % (between two evaluations).'
     """
     at = read_axis(run, over)
     if at is None or not {metric, ROUNDS} <= run.rounds.keys():
@@ -407,15 +407,8 @@ def has_score(run: ReadRun, metric: str) -> bool:
     return metric in run.rounds and not np.isnan(run.rounds[metric]).all()
 
 
-def tell_readings(runs: Sequence[ReadRun], last: float, over: str) -> list[str]:
-    """Returns a sentence for each run without a score exactly at `last`. It says where the score was taken instead.
-
-    The arguments are as in `read_worlds`.
-    """
-    return [text for run in runs if has_score(run, run.metric) and (text := _tell_reading(run, last, over))]
-
-
-def _tell_reading(run: ReadRun, last: float, over: str) -> str:
+def tell_reading(run: ReadRun, last: float, over: str) -> str:
+    """Says where a run's score is taken, if it is not exactly at `last`. The arguments are as in `read_worlds`."""
     worlds = list(read_worlds(run, run.metric, last, over).values())
     begins, end = shipped.find_last_phase(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
     planned = int(run.scenario.get("rounds") or 0) + shipped.count_last_phase(run.scenario)
@@ -519,11 +512,6 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
             f"about alpha / {share} of them, if the test rows are like the withheld rows."
         )
     return lines
-
-
-def list_choice_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists the notes on the scores of several runs (`list_score_notes`)."""
-    return [line for run in runs for line in list_score_notes(run.summary, run.name)]
 
 
 def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:

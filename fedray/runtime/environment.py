@@ -315,16 +315,6 @@ def read_wait_for(text: str) -> dict[str, float]:
     return wait_for
 
 
-def write_wait_for(wait_for: Mapping[str, float]) -> str:
-    """Writes amounts of resources as the text of `--wait-for`.
-
-    Example:
-        >>> write_wait_for({"hpc": 32.0, "GPU": 0.5})
-        'hpc=32,GPU=0.5'
-    """
-    return ",".join(f"{name}={amount:g}" for name, amount in wait_for.items())
-
-
 def refuse_unused_wait(wait_for: Mapping[str, float] | None, address: str | None) -> None:
     """Raises an error if `--wait-for` is set without the address of a cluster.
 

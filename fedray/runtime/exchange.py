@@ -323,15 +323,6 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
     return [(together * block[:, None] + np.arange(together)).ravel() for block in blocks]
 
 
-def batch_address(phase: Phase, plan: Plan) -> IntArray:
-    """Returns for each job the index of the model on which the random numbers of its batches depend, `[J]`.
-
-    If a client trains its models jointly (`Phase.together`), the index is 0, so that all of its models get equal
-    batches.
-    """
-    return plan.model if phase.together == 1 else np.zeros_like(plan.model)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The engines of a worker: one for the whole network, and one for each tier that trains a slice of the network.
 

@@ -21,7 +21,7 @@ from fedray.core.method import JobRows, Phase
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
-from fedray.files.run_files import FILES_KEY, find_checkpoints, sum_final_files, write_sealed
+from fedray.files.run_files import FILES_KEY, FINAL_FILES, find_checkpoints, sum_file, write_sealed
 from fedray.runtime import exchange
 from fedray.runtime.stacking import make_worker
 from fedray.runtime.worker import Worker
@@ -229,7 +229,8 @@ def run_session(
         confirm_place()
         timings = {"process": (whole := time.perf_counter() - began), "training": whole - scores, "evaluation": scores}
         _manifest(out, study, facts, progress, timings)
-        write_sealed(out / "summary.json", {**summary, FILES_KEY: sum_final_files(out)})
+        files = {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}
+        write_sealed(out / "summary.json", {**summary, FILES_KEY: files})
         return summary
 
 

@@ -208,7 +208,8 @@ class Worker:
             return self.parts.train(t, jobs, state)
         plan, size, steps, flight, _ = jobs
         turn = t if flight is None else flight.turn
-        key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, exchange.batch_address(phase, plan))
+        model = plan.model if phase.together == 1 else 0 * plan.model  # models trained jointly get equal batches
+        key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, model)
         row = exchange.rows_of_state(plan, flight, phase.models)
         state = state._replace(models=state.models.to(self.device), counters=state.counters.to(self.device))
         memo: dict[Any, Any] = {}

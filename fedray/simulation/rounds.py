@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, warn_user
-from fedray.core.method import FORWARD, JobRows, Phase, count_shared, reads_ensemble
+from fedray.core.method import FORWARD, JobRows, Phase, reads_ensemble
 from fedray.core.scores import cut_split
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.metrics.scores import lower_is_better, reaches_target
@@ -594,7 +594,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     counters = sum(name.rpartition(".")[0] not in phase.stays for name in layout.counters)
     sent = 8 * counters * (phase.down_vectors > 0)  # integer buffers come with a model
     down = (vector * phase.down_vectors + sent) * (1 if phase.choose is None else phase.models)
-    down = down + 4 * count_shared(phase.local.loss)
+    if phase.local.loss is not None and phase.local.loss.example is not None:  # what the server sends for the loss
+        down = down + 4 * phase.local.loss.example.numel()
     if reads_ensemble(phase.local.loss) and phase.choose is None:
         who = plan.world * study.clients.number + plan.client
         _, first, jobs = np.unique(who, return_index=True, return_counts=True)

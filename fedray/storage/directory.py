@@ -255,21 +255,12 @@ def record_failure(out: Path, error: Exception) -> None:
         >>> record_failure(out, FedrayError("round 3: client 7 diverged: lower local.lr"))
         >>> read_failure(out)
         FedrayError('round 3: client 7 diverged: lower local.lr')
-        >>> forget_failure(out)
-        >>> print(str(read_failure(out)).replace(str(out), "RUN"))
-        RUN is not finished: it stopped before its first checkpoint; `fedray resume RUN` goes on
     """
     if not (out / "scenario.yaml").exists():  # the run was moved or deleted, so nothing is written to its old path
         return
     text = str(error) if isinstance(error, FedrayError) else f"{type(error).__name__}: {error}"
     with suppress(FedrayError, OSError):
         plain.write_json(out / run_files.FAILURE_FILE, {"error": show_line(text, 2000)})
-
-
-def forget_failure(out: Path) -> None:
-    """Removes `failure.json`, because the run continues."""
-    with suppress(OSError):
-        (out / run_files.FAILURE_FILE).unlink(missing_ok=True)
 
 
 def read_failure(out: Path) -> FedrayError | None:
@@ -311,8 +302,3 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
             raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"--out {folder} holds other files: choose another directory")
-
-
-def has_trials(folder: Path) -> bool:
-    """Returns whether any trial of a directory's sweep has begun to train."""
-    return (folder / TRIALS).is_dir() and any((folder / TRIALS).iterdir())

@@ -103,7 +103,7 @@ def choose_engine(
         >>> engine.name, engine.width, engine.why
         ('mlp', 256, 'linear layers only, 67 parameters')
     """
-    covered = local is None or compiled.has_optimizer(local)
+    covered = local is None or (local.optimizer in ("sgd", "adam") and not local.nesterov)  # by compiled kernels
     engine = _choose_any(net, device, example, lanes if covered else "torch")
     if local is not None and (local.has_code or couples):
         engine = _choose_for_code(net, device, example, engine, local=local, models=models, couples=couples)

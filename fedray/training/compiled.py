@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedray.core import sums
-from fedray.core.method import MOMENTUM, Local, Teaching, Train
+from fedray.core.method import MOMENTUM, Teaching, Train
 from fedray.core.sums import address
 from fedray.core.types import Net
 from fedray.models.nets import RBF
@@ -159,11 +159,6 @@ def find_mlp_kernel(net: Net) -> Kernel | None:
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
     return Kernel("mlp", shape.prefix, not any(type(part) is RBF for part in shape.prefix), _describe_perceptron)
-
-
-def has_optimizer(local: Local) -> bool:
-    """Returns whether the compiled kernels can compute the optimizer of a local training."""
-    return local.optimizer in ("sgd", "adam") and not local.nesterov
 
 
 def train_compiled(net: Net, block: Block) -> Trained:

@@ -303,26 +303,10 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
     return ("average", "noise")
 
 
-def explain_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
-    """Returns a line for each searched key that changes the ensemble's predictions, but no objective.
-
-    `ends` has the scores that may end trainings early.
-
-    Example:
-        >>> explain_idle_keys(["local.lr", "predict.gamma"], [read_objective("o", "accuracy")], [])
-        ['space.predict.gamma cannot act on accuracy: leave it out, or add personal_accuracy or personal_rmse']
-    """
-    names = ", ".join(objective.name for objective in objectives)
-    return [
-        f"space.{key} cannot act on {names}: leave it out, or add {INFERENCE[key.split('.')[1]]}"
-        for key in list_idle_keys(keys, objectives, ends)
-    ]
-
-
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
     """Lists the searched keys that change the ensemble's predictions but no objective.
 
-    The arguments are as in `explain_idle_keys`.
+    `ends` has the scores that may end trainings early.
     """
     metrics = [*(objective.metric for objective in objectives), *ends]
     used = {key for metric in metrics for key in find_inference_keys(metric)}

@@ -211,7 +211,11 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
     keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
-    idle = space.explain_idle_keys(keys, sweep.objectives, ends)
+    names = ", ".join(objective.name for objective in sweep.objectives)
+    idle = [
+        f"space.{key} cannot act on {names}: leave it out, or add {space.INFERENCE[key.split('.')[1]]}"
+        for key in space.list_idle_keys(keys, sweep.objectives, ends)
+    ]
     if len(idle) == len(keys):
         raise BadInput(idle[0])
     for text in idle:

@@ -299,7 +299,7 @@ def run_sweep(
     current_ending().advise("the same command with --resume goes on", needs=folder / directory.COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_place:
-        begun = directory.has_trials(folder)
+        begun = any((folder / directory.TRIALS).glob("*"))
         stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
         ages = base.rounds // base.method.models

@@ -347,33 +347,28 @@ def raise_if_refused(error: Exception, who: str) -> None:
 RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may have died
 
 
-def plan_trial(clients: Clients, actors: int, group: Any = None) -> Reservation:
-    """Assigns the actors of a trial to the last bundles (resources on one node) of the trial's placement group.
+def plan_trial(clients: Clients, actors: int) -> Reservation:
+    """Assigns the actors of a trial to the last bundles (resources on one node) of its process's placement group.
 
-    An earlier bundle may belong to the trial's own process.
+    An earlier bundle may belong to the trial's own process. Outside a group, there are no other bundles.
 
     Args:
         clients: The tiers.
         actors: Number of bundles for the actors. Each bundle has one CPU.
-        group: Placement group of the trial. None means that there are no other bundles.
 
     Example:
         >>> from fedray.core.types import Tier
         >>> plan_trial(Clients((Tier("phones", 8), Tier("servers", 2))), actors=2).places
         [1, 1, 0]
     """
+    untyped: Any = ray.util
+    group = untyped.get_current_placement_group() if ray.is_initialized() else None
     first = 0 if group is None else group.bundle_count - actors
     specs = placement.plan_actors(
         clients, [placement.Node(str(b), {"CPU": 1.0}) for b in range(actors)], "auto", actors
     )
     places = [first + int(one.node) for one in specs]
     return Reservation([one._replace(node="") for one in specs], group, places, own=False)
-
-
-def find_group() -> Any:
-    """Returns Ray's placement group in which the trial of this process runs."""
-    untyped: Any = ray.util
-    return untyped.get_current_placement_group()
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
