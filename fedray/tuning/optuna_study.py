@@ -96,12 +96,14 @@ class StudyLocation(NamedTuple):
         storage: A journal file or a storage URL.
         name: The name of the study.
         pruner: The section `pruner` of the sweep file.
-        ages: Largest number of ages that a trial can report. An age is K rounds for a method with K models.
+        age: Number of rounds between two reports of a trial to the pruner.
+        ages: Largest number of reports of a trial.
     """
 
     storage: str
     name: str
     pruner: PrunerKeys
+    age: int
     ages: int
 
 

@@ -57,8 +57,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: The number of finished trials before the median pruner stops a trial.
-        warmup: The number of ages that every trial trains before the pruner may stop it. An age is K rounds for a
-            method with K models.
+        warmup: The number of decisions that the pruner skips in every trial. It decides once in K rounds
+            (`Sweep.count_rounds_of_age`).
         reduction: A number n for hyperband and asha. About one in n trials continues.
     """
 
@@ -113,6 +113,14 @@ class Sweep:
         if list_end_metrics(found) or found.callbacks or "every" in self.base.get("evaluate", {}):
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
+
+    def count_rounds_of_age(self) -> int:
+        """Returns the number of rounds between two decisions of the pruner, which is the same in all trials.
+
+        It is the largest number of models K in the space, because a method with K models may need K rounds until each
+        client has trained each model.
+        """
+        return max(self.scenario(chosen).method.models for chosen in _list_corners(self))
 
     def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.
@@ -292,10 +300,14 @@ def _refuse_idle(sweep: Sweep) -> None:
         warn_user("; ".join(f"{key} cannot act in any trial, because {why}" for key, why in idle.items()))
 
 
+def _list_corners(sweep: Sweep) -> list[Values]:
+    """Lists values of trials: no value, then one end of one parameter."""
+    return [{}, *(chosen for _, chosen in space.enumerate_corners(sweep.space))]
+
+
 def _try_values(sweep: Sweep) -> Iterator[Values]:
     """Yields values with which to check scenarios: no value, then one end of one parameter, then one end of each."""
-    yield {}
-    yield from (chosen for _, chosen in space.enumerate_corners(sweep.space))
+    yield from _list_corners(sweep)
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
     yield from (space.keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
 

@@ -60,19 +60,18 @@ def make_reporter(
 ) -> Callable[[int, Sequence[Row]], bool]:
     """Makes a function that reports the metric of the first objective once per age, and returns whether to stop.
 
-    An age is K rounds for a method with K models. `location` is the study that gets the reports. None means that there
-    is no pruner.
+    An age is `location.age` rounds. `location` is the study that gets the reports. None means that there is no pruner.
     """
     if location is None:
         return lambda _round, _rows: False
     trial, known = optuna_study.open_trial(location, number)
     reported = set(known.intermediate_values)
-    age, last, keys = scenario.method.models, 0, to_plain(scenario)
+    last, keys = 0, to_plain(scenario)
     begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
 
     def report(round: int, rows: Sequence[Row]) -> bool:
         nonlocal last
-        step = round // age
+        step = round // location.age
         if step <= last or round <= begins > 0:  # an earlier phase: no scores of the method
             return False
         last = step
@@ -640,7 +639,12 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
     key = hash_training(scenario, sweep.find_inference_keys(scenario))
     known = state.trainings.get(key)
     if known is not None and key in state.unchecked:
-        reopen_study(state.out / known.run, state.own)
+        stored = read_scenario(state.out / known.run / "scenario.yaml", explicit=False)
+        if hash_training(stored, sweep.find_inference_keys(scenario)) == key:
+            reopen_study(state.out / known.run, state.own)
+        else:
+            del state.trainings[key]  # this training was resumed by hand with more rounds
+            known = None
         state.unchecked.discard(key)
     if known is not None and known.state == "complete":
         try:

@@ -302,8 +302,9 @@ def run_sweep(
         begun = any((folder / directory.TRIALS).glob("*"))
         stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
-        ages = base.rounds // base.method.models
-        location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, ages)
+        age = sweep.count_rounds_of_age()
+        ages = base.rounds // age
+        location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, age, ages)
         with optuna_study.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
             state = search.SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)

@@ -56,6 +56,15 @@ def test_many_gammas_cost_one_training(tmp_path: Path) -> None:
     assert table.column_names[:5] == ["number", "state", "values", "params", "run_directory"]
 
 
+def test_a_training_that_was_made_longer_by_hand_is_not_looked_up(tmp_path: Path) -> None:
+    found = sweep({"predict.gamma": GAMMA}, objectives=["personal_accuracy"], sampler="random")
+    run(found, tmp_path / "s", trials=2)
+    fedray.resume(tmp_path / "s" / "trials" / "00000", rounds=9)
+    _, again = run(found, tmp_path / "s", resume=True, trials=4)
+    _, undisturbed = run(found, tmp_path / "whole", trials=4)
+    assert [row["values"] for row in again] == [row["values"] for row in undisturbed]
+
+
 def test_every_alpha_and_score_of_conformal_sets_is_answered_by_one_training(tmp_path: Path) -> None:
     space = {"predict.conformal.alpha": [0.3, 0.5], "predict.conformal.score": ["lac", "aps"]}
     summary, trials = run(sweep(space, objectives=["conformal_size"], sampler="grid"), tmp_path / "s")
@@ -212,7 +221,7 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     study.add_trial(known)
     study.enqueue_trial({"local.lr": 0.1})
     found = read_sweep(sweep({"local.lr": LR}, pruner={"name": "median"}))
-    location = optuna_study.StudyLocation("none", "sweep", found.pruner, ages=3)
+    location = optuna_study.StudyLocation("none", "sweep", found.pruner, age=2, ages=3)
     state = SearchState(found, tmp_path, study, location, UserObjects(), 2, None, told.append)
     search._repeat(state, study.ask(space), study.trials[0])
     first, again = study.trials
@@ -220,6 +229,12 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     assert (again.state, again.value) == (optuna.trial.TrialState.PRUNED, 0.25)
     assert optuna_study.trial_note(again) == {"how": "looked up", "run": "trials/00000", "saved": 3.0}
     assert "trial 1 (of 2) pruned (looked up)" in told[0]
+
+
+def test_a_pruner_compares_ensembles_of_different_size_after_equal_rounds(tmp_path: Path) -> None:
+    pruner = {"name": "median", "startup": 2}
+    run(sweep({"method.models": [3, 1]}, sampler="grid", pruner=pruner, trials=None), tmp_path / "s")
+    assert [list(trial.intermediate_values) for trial in opened(tmp_path / "s").trials] == [[1, 2], [1, 2]]  # 6 rounds
 
 
 def test_of_equal_trials_the_first_number_wins_whichever_ended_first() -> None:
