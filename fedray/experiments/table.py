@@ -239,23 +239,21 @@ SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a c
 
 
 def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) -> None:
-    """Checks requested metrics before anything trains.
+    """Checks requested metrics, and the names of published values, before anything trains.
 
-    A metric must be a pattern, a score of fedray or a published score of a cell. If a cell has metrics of the user, any
-    name is accepted.
+    A metric must be a pattern or a score. If a cell has metrics of the user, any name is accepted.
 
     Raises:
         BadInput: A metric is unknown.
     """
     if any(cell.scenario.evaluate.metrics for cell in cells):
         return
-    published = [name for cell in cells for name in cell.published]
-    for word in wanted:
-        if not (set("*?[") & set(word) or word in (*FIRST_METRICS, *published) or find_score(word)):
-            known = (*FIRST_METRICS, *published, *SCORES)
+    published = [(f"published of {cell.name}:", name) for cell in cells for name in cell.published]
+    for place, word in [*(("--metrics", word) for word in wanted), *published]:
+        if not (set("*?[") & set(word) or word in FIRST_METRICS or find_score(word)):
             names = "give names such as accuracy, nll or conformal_size, or patterns"
-            remedy = errors.suggest_nearest(word, known, names)
-            raise BadInput(f"--metrics {word}: there is no such score; {remedy}")
+            remedy = errors.suggest_nearest(word, (*FIRST_METRICS, *SCORES), names)
+            raise BadInput(f"{place} {word}: there is no such score; {remedy}")
 
 
 def format_markdown(rows: Rows, names: list[str], wanted: Sequence[str] = ()) -> str:

@@ -207,8 +207,10 @@ def test_the_scores_that_are_asked_for_are_the_columns_in_their_order() -> None:
     assert head == "| cell | nll | accuracy | accuracy published | rounds | up MB, each | down MB, each |"
     latex = format_latex(ROWS, ["a_b", "50 %"], ["nll"])
     assert "cell & nll & " in latex and "accuracy" not in latex
-    known = ["accuracy", "accuracy_last3", "hold_out_nll", "rounds_to_target", "f1_theirs", "my_*"]
-    cells = read_cells(read_scenario(scenario({"table": [{"name": "a", "published": {"f1_theirs": 0.5}}]})))
-    refuse_unknown_metrics(known, cells)
+    known = ["accuracy", "accuracy_last3", "hold_out_nll", "rounds_to_target", "my_*"]
+    cells = read_cells(read_scenario(scenario({"table": [{"name": "a", "published": {"acuracy": 0.5}}]})))
+    refuse_unknown_metrics(known, [])
+    with pytest.raises(BadInput, match="^published of a: acuracy: .*; did you mean accuracy"):
+        refuse_unknown_metrics(known, cells)
     with pytest.raises(BadInput, match="^--metrics acuracy: .*; did you mean accuracy"):
-        refuse_unknown_metrics(["nll", "acuracy"], cells)
+        refuse_unknown_metrics(["nll", "acuracy"], [])
