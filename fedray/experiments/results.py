@@ -339,15 +339,18 @@ def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
 class Run:
     """A run directory as an object. The run may be finished or not."""
 
-    def __init__(self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints") -> None:
+    def __init__(
+        self, path: Path, own: UserObjects | None = None, folder: str = "checkpoints", **sections: Any
+    ) -> None:
         """Opens a run directory. No file is read before a property or method needs it.
 
         Args:
             path: The run directory.
             own: The Python objects with which the run was started.
             folder: The folder from which models are loaded: `checkpoints` (the newest models) or `best`.
+            sections: Sections of the scenario with which the models predict instead, as in `reopen_study`.
         """
-        self.path, self._folder, self._own = path, folder, own or UserObjects()
+        self.path, self._folder, self._own, self._sections = path, folder, own or UserObjects(), sections
         self._study: Study | None = None
         self._predictor: tuple[tuple[int, int] | None, Predictor] | None = None  # and which checkpoint it answers with
 
@@ -397,7 +400,7 @@ class Run:
         """
         if not find_checkpoints(self.path / BEST_FOLDER):
             raise FedrayError(f"{self.path} keeps no best round: start a run with checkpoint.best = accuracy, say")
-        return Run(self.path, self._own, BEST_FOLDER)
+        return Run(self.path, self._own, BEST_FOLDER, **self._sections)
 
     @property
     def error(self) -> FedrayError | None:
@@ -459,7 +462,7 @@ class Run:
         Raises:
             BadInput: The scenario, the data or the code has changed since the run began, or a Python object is missing.
         """
-        self._study = self._study or reopen_study(self.path, self._own)
+        self._study = self._study or reopen_study(self.path, self._own, **self._sections)
         return self._study
 
     @property

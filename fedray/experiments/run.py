@@ -556,15 +556,18 @@ def read_data_options(out: Path) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in section_fields("data")}
 
 
-def reopen_study(out: Path, own: UserObjects) -> Study:
+def reopen_study(out: Path, own: UserObjects, **sections: Any) -> Study:
     """Builds the study of a run directory again from its scenario.
 
-    `own` has the user's Python objects with which the run was started.
+    Args:
+        out: The run directory.
+        own: The user's Python objects with which the run was started.
+        sections: Sections of the scenario that replace those of the run, and change no training: `predict`, `evaluate`.
 
     Raises:
         BadInput: The scenario, the data, the network or the method has changed since the run began.
     """
-    scenario = read_run_scenario(out, own)
+    scenario = replace(read_run_scenario(out, own), **sections)
     records.check_scenario_file(out)
     study = build_study(scenario, own)
     if records.read_identity(out):

@@ -27,7 +27,7 @@ from optuna.trial import TrialState
 
 from fedray.assembly.features import check_withheld_rows
 from fedray.assembly.registry import UserObjects
-from fedray.assembly.study import build_study, describe_study
+from fedray.assembly.study import describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import choose_device, refuse_other_seats, reopen_study, run_inline
@@ -297,12 +297,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
 
     Returns a row for each replicate and fold. `test` says whether models are also scored on the test set.
     """
-    trained = replace(
-        read_scenario(folder / "scenario.yaml", explicit=False), predict=scenario.predict, evaluate=scenario.evaluate
-    )
-    study = build_study(trained, own)
-    if summary.read_identity(folder):
-        summary.check_identity(folder, describe_study(trained, own, study))
+    study = reopen_study(folder, own, predict=scenario.predict, evaluate=scenario.evaluate)
     progress, private = checkpoint.load_study_checkpoint(folder, study)
     runtime = Inline(study, choose_device(scenario, study, folder))
     runtime.restore(private)

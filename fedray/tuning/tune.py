@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
-from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest, warn_user
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning, quote_value, suggest_nearest, warn_user
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
@@ -22,7 +22,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested
-from fedray.scenario.loader import drop_defaults
+from fedray.scenario.loader import drop_defaults, read_scenario
 from fedray.storage import directory
 from fedray.storage import summary as stored
 from fedray.storage.checkpoint import write_parquet
@@ -364,17 +364,28 @@ class TrialResult:
     path: Path | None
     error: FedrayError | None = field(compare=False)
     modules: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    base: nested.Tree = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def run(self) -> Run:
-        """Returns the run of the training from which the trial has its values.
+        """Returns the run of the training from which the trial has its values. It predicts as the trial did.
+
+        If another trial with a different section `predict` trained, the scores in the run's tables are of that trial. A
+        warning then says so.
 
         Raises:
             FedrayError: The trial has no training.
         """
         if self.path is None or not (self.path / "scenario.yaml").is_file():
             raise FedrayError(f"trial {self.number} has no run directory: it is {self.state}")
-        return Run(self.path, UserObjects(modules=self.modules))
+        predict = read_scenario(self.base, self.params, explicit=False).predict
+        if predict != read_scenario(self.path / "scenario.yaml", explicit=False).predict:
+            warn_user(
+                f"trial {self.number} predicts in its own way with the models of {self.path}: the scores of this run "
+                "are of another trial's predictions, see .metrics of the trial",
+                FedrayWarning,
+            )
+        return Run(self.path, UserObjects(modules=self.modules), predict=predict)
 
     @property
     def metrics_dataframe(self) -> Any:
@@ -411,7 +422,9 @@ class SweepResult:
         self._objectives, space = read_objectives(sweep.get("objectives")), read_space(sweep.get("space"))
         self._table = read_parquet_files([path / TRIALS_FILE])[0].sort_by("number")
         try:
-            self._trials = [_read_trial(path, row, modules, space) for row in self._table.to_pylist()]
+            self._trials = [
+                _read_trial(path, row, modules, space, sweep["scenario"]) for row in self._table.to_pylist()
+            ]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise say_damaged(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
 
@@ -540,7 +553,9 @@ class SweepResult:
         return str(self.get_dataframe().to_html(index=False, max_rows=20, float_format="{:.4g}".format, border=0))
 
 
-def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter]) -> TrialResult:
+def _read_trial(
+    out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter], base: nested.Tree
+) -> TrialResult:
     """Reads a trial from its row of `trials.parquet`."""
     folder = row["run_directory"]
     return TrialResult(
@@ -551,6 +566,7 @@ def _read_trial(out: Path, row: Mapping[str, Any], modules: tuple[str, ...], spa
         path=None if folder is None else out / folder,
         error=None if row["error"] is None else FedrayError(row["error"]),
         modules=modules,
+        base=base,
     )
 
 

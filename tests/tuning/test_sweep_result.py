@@ -11,7 +11,7 @@ from own_names import forgetting_names
 from sweeps import BASE, rows, sweep
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError
+from fedray.core.errors import BadInput, FedrayError, FedrayWarning
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,14 @@ def test_the_best_result_is_that_of_the_objective_and_its_direction(found: fedra
     assert worst.metrics["nll"] == max(trial.metrics["nll"] for trial in done)
     assert best.run.metrics["round"] == 2 and best.checkpoint == best.run.checkpoint is not None
     assert found.summary["winners"][0]["number"] == found.get_best_result().number
+
+
+def test_the_run_of_a_trial_predicted_as_another_trial_that_had_trained(found: fedray.SweepResult) -> None:
+    keys: dict[str, Any] = {"rounds": 2, "report": False, "data.hold_out": 0.2, **found[1].params}
+    alone = fedray.run(BASE, **keys)
+    x = alone.study.shards.data.test.x[:9]
+    with pytest.warns(FedrayWarning, match="of another trial's predictions"):
+        assert (found[1].run.predict(x, client=0).mean == alone.predict(x, client=0).mean).all()
 
 
 def test_the_frame_has_a_column_for_each_objective_and_parameter(found: fedray.SweepResult) -> None:
