@@ -17,7 +17,7 @@ from fedray.core.options import MethodSpec
 from fedray.data import store
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.deal import OPEN
-from fedray.data.partition import Dealt, is_partitioner, register_partition, wants_columns
+from fedray.data.partition import Dealt, is_partitioner, wants_columns
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
@@ -104,9 +104,7 @@ def register(
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}" + (f"; options: {', '.join(options)}" if options else "")
     names.allow_name(kind, name, text, options=options, origin=origin, thing=thing)
-    if kind == "partition":
-        register_partition(name, thing, declares=options is not None)
-    elif kind == "model":
+    if kind == "model":
         register_model(name, thing)
     elif kind == "data":
         store.register_data(name, thing)

@@ -109,7 +109,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     registry.require_objects(scenario, own)
     models.check_memory(models.estimate_scenario(scenario))
     with registry.explaining_own_objects(scenario, own):
-        study = assemble(scenario, own, _find_pooled(asked, own) if asked is not scenario else None)
+        study = assemble(scenario, own, find_partition(asked, own) if asked is not scenario else None)
         models.check_memory(models.estimate_study(scenario, study))
         try_own_code(study)
     if own.data is not None:
@@ -117,10 +117,11 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     return study
 
 
-def _find_pooled(asked: Scenario, own: registry.UserObjects) -> PartitionSettings:
-    """Returns the partition that clients would have if the method did not train on all samples together."""
-    part = asked.data.partition
-    return PartitionSettings(part.name, dict(part.options), asked.clients.number, own.partition)
+def find_partition(scenario: Scenario, own: registry.UserObjects) -> PartitionSettings:
+    """Returns the settings of a scenario's partition, with the user's function if there is one."""
+    part, function = scenario.data.partition, registry.find_own("partition", scenario, own)
+    declares = own.partition is None and names.declared_options("partition", part.name) is not None
+    return PartitionSettings(part.name, dict(part.options), scenario.clients.number, function, declares=declares)
 
 
 def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSettings | None) -> Study:
@@ -231,17 +232,19 @@ def deal_shards(
     """
     rows = estimate_rows(scenario, data, len(seeds) * len(folds))
     models.check_memory([*models.estimate_scenario(scenario), *rows])
+    part = find_partition(scenario, own)
     shards = build_shards(
         data,
-        scenario.data.partition.name,
-        scenario.data.partition.options,
-        scenario.clients.number,
+        part.name,
+        part.options,
+        part.clients,
         seeds,
         folds=folds,
         hold_out=scenario.data.hold_out,
         server=share_of_server(scenario, own),
         pooled=pooled,
-        own=own.partition if pooled is None else None,
+        own=part.own if pooled is None else None,
+        declares=part.declares,
         dealt=own.dealt,
         unseen=find_test_clients(scenario),
     )
@@ -293,8 +296,7 @@ def find_folds(
     if unseen is not None:
         if own.dealt is not None:
             return list(range(len(own.dealt.test) // (scenario.replicates * max(1, len(own.grid)))))
-        part = scenario.data.partition
-        settings = pooled or PartitionSettings(part.name, part.options, scenario.clients.number, own.partition)
+        settings = pooled or find_partition(scenario, own)
         return list(range(unseen.count_folds(count_clients(data, settings, scenario.seed))))
     if fold == "all":
         return list(range(known))

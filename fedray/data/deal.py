@@ -389,6 +389,7 @@ class PartitionSettings(NamedTuple):
         options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
+        declares: Whether the user declared the function's options (`options=`), so that it may leave some unused.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
@@ -399,6 +400,7 @@ class PartitionSettings(NamedTuple):
     options: dict[str, Any]
     clients: int | None
     own: Any = None
+    declares: bool = False
     dealt: Dealt | None = None
     copies: Shifts | None = None
 
@@ -415,6 +417,7 @@ def build_shards(
     server: float = 0.0,
     pooled: PartitionSettings | None = None,
     own: Any = None,
+    declares: bool = False,
     dealt: Dealt | None = None,
     unseen: TestClients | None = None,
 ) -> Shards:
@@ -433,6 +436,7 @@ def build_shards(
         pooled: Settings of a partition, if one client gets all samples in the end. The partition decides about wrong
             labels and shifts. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
+        declares: Whether the user declared the function's options (`options=`), so that it may leave some unused.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         unseen: The rule that chooses clients that do not train. None means that all clients train.
@@ -447,7 +451,7 @@ def build_shards(
     if pooled is not None:
         _, noise, shifts = _split_kinds(pooled.options, data)
     copies = shifts if shifts is not None and shifts.copies else None
-    settings = PartitionSettings(name, options, clients, own, dealt, copies if pooled is None else None)
+    settings = PartitionSettings(name, options, clients, own, declares, dealt, copies if pooled is None else None)
     folds = folds or [0]
     _check_data(data, name, folds, unseen)
     found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else partition.is_partitioner(own)
@@ -564,15 +568,14 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
         made = own if own is not None else partition.make_partitioner(options["partitioner"], given, clients)
         columns = partition.list_columns(data)
         return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
-    function = own if own is not None else partition.find_partition(name)
-    if function is not None:
-        wanted, declares = partition.wants_columns(function), partition.declares_options(name)
+    if own is not None:
+        wanted = partition.wants_columns(own)
 
         def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
             labels = data.train.y[rows]
             return partition.deal_by_function(
-                function, labels, clients or 0, draw, options, columns=columns, declares=declares
+                own, labels, clients or 0, draw, options, columns=columns, declares=settings.declares
             )
 
         return deal

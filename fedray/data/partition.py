@@ -754,33 +754,6 @@ def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
     return ClientRows(every, np.cumsum([0, *(len(part) for part in parts)]).astype(np.int64))
 
 
-_FUNCTIONS: dict[str, OwnPartition] = {}  # functions registered in this process, by name
-_DECLARING: set[str] = set()  # names of the functions whose options were declared
-
-
-def register_partition(name: str, function: OwnPartition, *, declares: bool = False) -> None:
-    """Registers your own partition for scenarios in this process. A later function of the same name replaces it.
-
-    Args:
-        name: Name of the partition in scenarios.
-        function: Your function.
-        declares: Whether you declared the function's options (`options=`). If so, the function may leave options
-            unused.
-    """
-    _FUNCTIONS[name] = function
-    (_DECLARING.add if declares else _DECLARING.discard)(name)
-
-
-def declares_options(name: str) -> bool:
-    """Returns whether the user declared the options of the function that is registered under this name."""
-    return name in _DECLARING
-
-
-def find_partition(name: str) -> OwnPartition | None:
-    """Returns the user's function that is registered under this name, or None if there is none."""
-    return _FUNCTIONS.get(name)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioners of `flwr_datasets`. A Flower user gets exactly the index lists that Flower makes.
 #

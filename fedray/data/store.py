@@ -624,18 +624,15 @@ def download_data(name: str, root: Path | None = None) -> Path:
         raise BadInput(f"data get {name}: it cannot be downloaded, or needs no download: put its files below {target}")
     try:
         target.mkdir(parents=True, exist_ok=True)
-        return _fetch_uci(name, target) if name.startswith("uci/") else _fetch_pictures(name, target)
+        if name.startswith("uci/"):
+            return _fetch_uci(name, target)
+        folder = target / (IDX.get(name) or CIFAR.get(name, ("SVHN",))[0])
+        folder.mkdir(exist_ok=True)
+        open_torchvision(name, target if name in IDX else folder, download=True)  # MNIST makes its own folder
+        return folder
     except (OSError, RuntimeError) as error:  # URLError is an OSError
         why = " ".join(str(error).split())
         raise FedrayError(f"data get {name}: the download into {target} failed ({why}): try again") from error
-
-
-def _fetch_pictures(name: str, root: Path) -> Path:
-    """Downloads a data set of pictures with torchvision."""
-    folder = root / (IDX.get(name) or CIFAR.get(name, ("SVHN",))[0])
-    folder.mkdir(exist_ok=True)
-    open_torchvision(name, root if name in IDX else folder, download=True)  # MNIST makes its own folder
-    return folder
 
 
 def _fetch_uci(name: str, root: Path) -> Path:

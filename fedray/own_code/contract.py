@@ -349,15 +349,11 @@ def check_fields(where: str, thing: Any, path: str = "") -> None:
             if value not in words:
                 raise BadInput(f"{where}: {path}{name} = {value!r}: choose {', '.join(words[:-1])} or {words[-1]}")
         elif kinds[0] in (int, float):
-            _check_number(where, f"{path}{name}", value, kinds[0], int(name in _FROM_ONE))
-
-
-def _check_number(where: str, path: str, value: Any, kind: type, least: int) -> None:
-    """Checks that a value is a finite number of type `kind` and not below `least`."""
-    fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
-    if not fits or not math.isfinite(value) or value < least:
-        what = "whole number" if kind is int else "number"
-        raise BadInput(f"{where}: {path} = {value!r}: give a {what} of at least {least}")
+            least, kind = int(name in _FROM_ONE), kinds[0]
+            fits = isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+            if not fits or not math.isfinite(value) or value < least:
+                what = "whole number" if kind is int else "number"
+                raise BadInput(f"{where}: {path}{name} = {value!r}: give a {what} of at least {least}")
 
 
 @cache

@@ -603,29 +603,21 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
 
 
 def tell_difference(pair: RunPair) -> str:
-    """Returns a title for the picture of a difference. The title says if the difference may be chance."""
-    found = pair.difference
-    if found is None:
-        return f"{pair.run} and {pair.baseline} share no seed"
-    text = f"{pair.run} - {pair.baseline}: {format_difference(pair)} {name_score(pair.metric)}"
-    return text if found.missing_interval or found.differs else f"No difference beyond chance: {text}"
-
-
-def format_difference(pair: RunPair) -> str:
-    """Formats a difference with its interval and the number of pairs.
+    """Returns a title for the picture of a difference. The title says if the difference may be chance.
 
     Example:
-        >>> format_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, PairedDifference(0.02, 0.01, 0.03, 5, "seeds")))
-        '+2.0 points (95 %: +1.0 to +3.0, 5 seeds)'
+        >>> found = PairedDifference(0.02, 0.01, 0.03, 5, "seeds")
+        >>> print(tell_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, found)))
+        b - a: +2.0 points (95 %: +1.0 to +3.0, 5 seeds) accuracy
     """
     found = pair.difference
-    if found is None:
-        return "no shared seed"
-    unit = " points" if is_share(pair.metric) else ""
+    assert found is not None
     mean, low, high = (show_score(pair.metric, value, True).removesuffix(" points") for value in found[:3])
-    if found.missing_interval:
-        return f"{mean}{unit} ({found.missing_interval}: no interval)"
-    return f"{mean}{unit} ({100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)})"
+    within = f"{100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)}"
+    within = f"{found.missing_interval}: no interval" if found.missing_interval else within
+    unit = " points" if is_share(pair.metric) else ""
+    text = f"{pair.run} - {pair.baseline}: {mean}{unit} ({within}) {name_score(pair.metric)}"
+    return text if found.missing_interval or found.differs else f"No difference beyond chance: {text}"
 
 
 def count_pairs(found: PairedDifference) -> str:

@@ -303,7 +303,10 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
     The jobs of a block are trained together. They have the same learning rate and the same batch width.
     """
     width = choose_batch_width(jobs.size, phase.local)
-    kind = width + (width.max(initial=0) + 1) * study.rate_group(jobs.plan.world)
+    kind = width
+    if study.rates is not None:  # worlds with the same rate have the same number
+        rate = np.unique(study.rates, return_inverse=True)[1]
+        kind = width + (width.max(initial=0) + 1) * rate[jobs.plan.world]
     if jobs.flight is not None:
         kind = kind * len(kind) + group_versions(phase, jobs.flight.version)
     numbers = int((jobs.steps * width).max(initial=0)) * int(np.prod(study.input_shape))

@@ -379,10 +379,6 @@ class Study:
         """Returns a description of local training with the learning rate of a world."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
-    def rate_group(self, world: IntArray) -> IntArray:
-        """Returns a number for each world, `[J]`. Worlds with the same learning rate have the same number."""
-        return np.zeros_like(world) if self.rates is None else np.unique(self.rates, return_inverse=True)[1][world]
-
     def answer(self, state: State) -> Answer:
         """Returns the models of a state that predict, and their weights."""
         if self.method.answer is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedray.data import partition as own_partition
 from fedray.data import store as catalogue
 from fedray.models import nets as networks
 from fedray.scenario import names
@@ -16,7 +15,7 @@ from fedray.scenario import names as methods
 
 def _tables() -> list[dict[Any, Any]]:
     """Returns the tables of registered names."""
-    return [names._OWN, catalogue._SOURCES, networks._BUILDERS, own_partition._FUNCTIONS, methods.OWN_SPECS]
+    return [names._OWN, catalogue._SOURCES, networks._BUILDERS, methods.OWN_SPECS]
 
 
 @contextmanager

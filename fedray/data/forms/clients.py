@@ -142,12 +142,11 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
         >>> read_pairs(pairs, ReadOptions()).x.shape
         (10, 3)
     """
-    if "torch.IterableDataset" in list_classes(dataset):
-        raise BadInput("data is an IterableDataset: give one of map style, which has a length and items by number")
     try:
         number = len(dataset)
     except TypeError as error:
-        raise BadInput(f"data is a {type(dataset).__name__} without a length: define __len__") from error
+        remedy = "define __len__ (an IterableDataset: give one of map style)"
+        raise BadInput(f"data is a {type(dataset).__name__} without a length: {remedy}") from error
     spool, labels, texts, first = Spool(), list[Any](), list[str](), list[Array]()
     pictures, waiting = PictureRows(), list[Array]()
     for i in range(number):
