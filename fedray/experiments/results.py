@@ -821,15 +821,19 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
     """Returns the requested scores as a list. None means the usual scores.
 
     Raises:
-        BadInput: A name is no score that the first run shares with another run.
+        BadInput: A name is no score that the first run shares with another run, or `metrics` is None and it does not
+            share accuracy or RMSE either (trials of a sweep have scores of held-out samples alone).
     """
     from fedray.report.read import CONTEXT
 
-    if metrics is None:
-        return None
-    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     each = [[name for name, values in run.rounds.items() if not np.isnan(values).all()] for run in runs]
     shared = [name for name in each[0] if name not in CONTEXT and any(name in names for names in each[1:])]
+    if metrics is None:
+        if shared and runs[0].metric not in shared:
+            both = f"{runs[0].name} and another run have"
+            raise BadInput(f"{runs[0].metric} is no score that {both}: give metrics, of {', '.join(shared)}")
+        return None
+    wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     if unknown := next((name for name in wanted if name not in shared), None):
         both = f"{runs[0].name} and another run have"
         remedy = suggest_nearest(unknown, shared, f"choose of {', '.join(shared)}")

@@ -112,6 +112,8 @@ def test_a_trial_that_stops_ends_at_the_round_at_which_a_run_of_its_own_ends(tmp
         alone = fedray.run(BASE, report=False, **{key.replace(".", "__"): value for key, value in keys.items()})
         assert row["rounds"] == alone.summary["rounds"]
         assert row["values"]["accuracy"] == pytest.approx(alone.metrics["hold_out_accuracy"], rel=1e-11)
+    with pytest.raises(BadInput, match="hold_out_accuracy"):  # trials have no scores of test samples
+        fedray.compare([tmp_path / "s" / row["run_directory"] for row in trials])
 
 
 TPE, NSGA2 = {"name": "tpe", "startup": 2, "seed": 3}, {"name": "nsga2", "population": 2}
