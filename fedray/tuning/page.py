@@ -42,7 +42,7 @@ class View(NamedTuple):
         space: The parameters of the sweep.
         study: Optuna's study of the sweep.
         trials: All trials of the sweep.
-        done: The complete trials whose values are all finite.
+        done: The complete trials. `finite` returns those that have a place in the pictures of an objective.
         winners: The numbers of the winning trials.
         curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
             rounds. `pick_course` returns the objective with this metric.
@@ -58,6 +58,10 @@ class View(NamedTuple):
     winners: list[int]
     curves: dict[int, tuple[FloatArray, FloatArray]]
     idle: tuple[frozenset[str], ...] = ()
+
+    def finite(self, *which: int) -> list[FrozenTrial]:
+        """Returns the complete trials in which the objectives with these numbers have finite values."""
+        return [trial for trial in self.done if all(math.isfinite(trial.values[i]) for i in which)]
 
     def acting(self, i: int) -> list[Parameter]:
         """Returns the parameters that can change objective i. Only these parameters are ranked and drawn for it."""
@@ -141,12 +145,12 @@ MOST_VECTOR_LINES = 60  # trainings; with more, the curves become pixels within 
 
 def figure_history(view: View, i: int) -> Figure | None:
     """Draws an objective over the trials, and the best value so far."""
-    if len(view.done) < 2:
+    if len(done := view.finite(i)) < 2:
         return None
     objective = view.objectives[i]
-    looked = np.array([trial_note(trial).get("how") == "looked up" for trial in view.done])
-    number = np.array([trial.number for trial in view.done])
-    raw = [trial.values[i] for trial in view.done]
+    looked = np.array([trial_note(trial).get("how") == "looked up" for trial in done])
+    number = np.array([trial.number for trial in done])
+    raw = [trial.values[i] for trial in done]
     values, label = scale_values(objective, raw)
     pick = np.maximum if objective.direction == "maximize" else np.minimum
     best = pick.accumulate(values)
@@ -155,7 +159,7 @@ def figure_history(view: View, i: int) -> Figure | None:
     title = f"Best {name_objective(objective)}: {end}, first in trial {at}"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.8))
     axes.step(number, best, where="post", color=pictures.INK, linewidth=1.4, label="best so far")
-    look: dict[str, Any] = {"s": 26, "zorder": 3, "rasterized": len(view.done) > pictures.MOST_VECTOR_MARKS}
+    look: dict[str, Any] = {"s": 26, "zorder": 3, "rasterized": len(done) > pictures.MOST_VECTOR_MARKS}
     axes.scatter(number[~looked], values[~looked], color=pictures.ACCENT, label="trained", **look)
     if looked.any():
         ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "looked up"}
@@ -173,11 +177,11 @@ def figure_history(view: View, i: int) -> Figure | None:
 
 def figure_pareto(view: View) -> Figure | None:
     """Draws the first two objectives against each other, with the Pareto front marked."""
-    if len(view.objectives) < 2 or not view.done:
+    if len(view.objectives) < 2 or not (done := view.finite(0, 1)):
         return None
-    (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in view.done]) for i in range(2))
-    won = np.array([trial.number in view.winners for trial in view.done])
-    title = f"{int(won.sum())} trials that no other beats in everything"
+    (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in done]) for i in range(2))
+    won = np.array([trial.number in view.winners for trial in done])
+    title = f"{len(view.winners)} trials that no other beats in everything"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.2))
     look: dict[str, Any] = {"linewidths": 0, "rasterized": len(x) > pictures.MOST_VECTOR_MARKS}
     axes.scatter(x[~won], y[~won], s=24, color=pictures.GREY, alpha=0.6, label="beaten", **look)
@@ -186,7 +190,7 @@ def figure_pareto(view: View) -> Figure | None:
         axes.plot(x[won][order], y[won][order], color=pictures.ORANGE, linewidth=1.0, alpha=0.7)
     axes.scatter(x[won], y[won], s=40, color=pictures.ORANGE, label="Pareto front", zorder=3)
     for k in np.flatnonzero(won)[:20]:
-        label = str(view.done[k].number)
+        label = str(done[k].number)
         axes.annotate(label, (x[k], y[k]), (5, 4), textcoords="offset points", fontsize=8, color=pictures.MUTED)
     axes.set(xlabel=x_label, ylabel=y_label)
     format_share(axes.xaxis, view.objectives[0])
@@ -240,9 +244,10 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
     fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) if a parameter is conditional.
     Parameters that cannot change the objective are left out. `i` is the number of the objective, from 0.
     """
-    if len(view.done) < 4 or len({trial.values[i] for trial in view.done}) < 2:
+    done = view.finite(i)
+    if len(done) < 4 or len({trial.values[i] for trial in done}) < 2:
         return {}
-    always = all(parameter.key in trial.params for parameter in view.space for trial in view.done)
+    always = all(parameter.key in trial.params for parameter in view.space for trial in done)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -283,7 +288,7 @@ def figure_importance(view: View) -> Figure | None:
 
 def figure_slices(view: View, i: int) -> Figure | None:
     """Draws an objective against each parameter."""
-    if len(view.done) < 2 or not view.acting(i):
+    if len(done := view.finite(i)) < 2 or not view.acting(i):
         return None
     objective, space = view.objectives[i], view.acting(i)[:PANELS]
     columns = min(4 if len(space) != 3 else 3, len(space))
@@ -292,16 +297,16 @@ def figure_slices(view: View, i: int) -> Figure | None:
     name = name_objective(objective)
     title = f"{name[0].upper()}{name[1:]} against each parameter"
     figure, grid = pictures.make_canvas(title, rows, columns, size=size, squeeze=False)
-    values, label = scale_values(objective, [trial.values[i] for trial in view.done])
-    order = np.array([trial.number for trial in view.done], dtype=float)
+    values, label = scale_values(objective, [trial.values[i] for trial in done])
+    order = np.array([trial.number for trial in done], dtype=float)
     panels = list(grid.ravel())
     shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
-    won = [k for k, trial in enumerate(view.done) if trial.number in view.winners]
+    won = [k for k, trial in enumerate(done) if trial.number in view.winners]
     dots: dict[str, Any] = {"s": 18, "c": order, "cmap": shades, "alpha": 0.85, "linewidths": 0, "label": "_trials"}
-    dots["rasterized"] = len(view.done) > pictures.MOST_VECTOR_MARKS
+    dots["rasterized"] = len(done) > pictures.MOST_VECTOR_MARKS
     ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
     for axes, parameter in zip(panels, space, strict=False):
-        x = find_axis_positions(parameter, view.done)
+        x = find_axis_positions(parameter, done)
         axes.scatter(x, values, **dots)
         axes.scatter(x[won], values[won], s=52, linewidths=1.4, **ring)
         label_parameter(axes, parameter)
@@ -384,8 +389,7 @@ def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str
     """
     objectives, trials = sweep.objectives, study.get_trials(deepcopy=False)
     winners = [winner["number"] for winner in summary["winners"]]
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    done = [trial for trial in complete if all(math.isfinite(value) for value in trial.values)]
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     trained = [t for t in trials if trial_note(t).get("how") == "trained" and trial_note(t).get("training")]
     sign = -1 if objectives[0].direction == "maximize" else 1
     trained.sort(key=lambda t: (t.number not in winners, sign * (t.values or [0.0])[0]))
@@ -449,9 +453,10 @@ def _facts(sweep: Sweep, view: View) -> list[tuple[str, str]]:
 
 
 def _notes(view: View) -> list[str]:
-    unmet = sum(trial.state == TrialState.COMPLETE for trial in view.trials) - len(view.done)
+    unmet = len(view.done) - len(view.finite(*range(len(view.objectives))))
     failed = [trial for trial in view.trials if trial.state == TrialState.FAIL]
-    notes = [f"{unmet} of the trials {UNMET}: trials.parquet has them, and the pictures do not."] if unmet else []
+    more = "trials.parquet has them, and the pictures of that objective do not"
+    notes = [f"{unmet} of the trials {UNMET}: {more}."] if unmet else []
     if failed:
         notes.append(f"{len(failed)} trials failed; the first: {trial_note(failed[0]).get('error', '')}")
     for i, objective in enumerate(view.objectives):
@@ -502,7 +507,9 @@ def _list_rows(
 
 def _count_ties(view: View) -> str:
     """Returns a sentence that counts the trials within one standard error of the best. It is empty without errors."""
-    ranked = sorted(view.done, key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize")
+    ranked = sorted(
+        view.finite(0), key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize"
+    )
     errors = trial_note(ranked[0]).get("standard_errors") if ranked else None
     if not errors or errors[0] is None:
         return ""

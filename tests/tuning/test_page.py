@@ -51,13 +51,24 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     wanted = (read_objective("", {"name": "rounds_to_accuracy", "target": 0.9}),)
     space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}
     missed = optuna.trial.create_trial(value=np.inf, params={"local.lr": 0.5}, distributions=space)
-    view = view._replace(objectives=wanted, trials=[missed], done=[])
+    view = view._replace(objectives=wanted, trials=[missed], done=[missed])
     assert page._notes(view)[0].startswith(
         "1 of the trials did not reach a target or a finite value in every replicate and fold: "
     )
     assert (
         page._list_trials(view)[1][1][0][-1] == "did not reach a target or a finite value in every replicate and fold"
     )
+    studied = optuna.create_study(directions=["maximize", "minimize"])
+    for one, other in ((0.9, np.inf), (0.8, 2.0), (0.7, 1.0)):  # a trial has a place where its own value is finite
+        studied.add_trial(optuna.trial.create_trial(values=[one, other], params={"local.lr": one}, distributions=space))
+    both = (read_objective("", "accuracy"), *wanted)
+    view = view._replace(objectives=both, study=studied, trials=studied.trials, done=studied.trials, winners=[0, 1, 2])
+    figures = [page.figure_history(view, 0), page.figure_history(view, 1), page.figure_pareto(view)]
+    assert [figure and figure.get_label() for figure in figures] == [
+        "Best accuracy: 90.0 %, first in trial 0", "Best rounds to accuracy 90.0 %: 1, first in trial 2",
+        "3 trials that no other beats in everything",
+    ]  # fmt: skip
+    assert [row[0] for row in page._list_trials(view)[1][1]] == ["0", "1", "2"]
 
 
 def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
