@@ -844,7 +844,7 @@ class Phase:
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
-    def passes(self) -> int:
+    def trainings(self) -> int:
         """Returns the number of trainings in a job, the main training included. Each training draws its own batches."""
         return 1 + sum(piece.passes for piece in self.pieces)
 

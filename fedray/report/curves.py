@@ -17,7 +17,7 @@ from fedray.core.types import BoolArray, FloatArray, IntArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
 from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
-from fedray.scenario.shipped import find_last_phase
+from fedray.scenario.shipped import find_last_phase_start
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
@@ -341,7 +341,7 @@ def figure_rounds(run: ReadRun) -> Figure | None:
             draw_mean_line(axes, member.round, member, color=pictures.pick_color(k, run.models), width=1.1, label=label)
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.4, label=name)
-    mark_best(axes, curve, run.metric, find_last_phase(run.scenario))
+    mark_best(axes, curve, run.metric, find_last_phase_start(run.scenario))
     personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
     if personal is not None:
         look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}

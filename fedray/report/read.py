@@ -306,7 +306,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         last = math.inf
     names = ("replicate", "fold", ROUNDS, metric)
     rows = np.stack([at, *(run.rounds[name] for name in names)], axis=1)
-    begins, trains = shipped.find_last_phase(run.scenario), shipped.begins_untrained(run.scenario)
+    begins, trains = shipped.find_last_phase_start(run.scenario), shipped.begins_untrained(run.scenario)
     first = begins + 1 if begins or (trains and last) else 0  # scores of untrained models count only if `last` is 0
     rows = rows[~np.isnan(rows[:, 4]) & (rows[:, 3] >= first)]
     rows, found = rows[np.lexsort((rows[:, 3], rows[:, 0]))], {}
@@ -410,8 +410,8 @@ def has_score(run: ReadRun, metric: str) -> bool:
 def tell_reading(run: ReadRun, last: float, over: str) -> str:
     """Says where a run's score is taken, if it is not exactly at `last`. The arguments are as in `read_worlds`."""
     worlds = list(read_worlds(run, run.metric, last, over).values())
-    begins, end = shipped.find_last_phase(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
-    planned = int(run.scenario.get("rounds") or 0) + shipped.count_last_phase(run.scenario)
+    begins, end = shipped.find_last_phase_start(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
+    planned = int(run.scenario.get("rounds") or 0) + shipped.count_last_phase_rounds(run.scenario)
     if not worlds and find_end(run, ROUNDS) <= begins:
         what = "begun the last phase of its method" if begins else "been trained"
         return f"{run.name} has not {what} ({end}{f' of {planned}' if begins else ''}), and is not compared."

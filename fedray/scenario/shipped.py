@@ -18,7 +18,7 @@ from fedray.scenario.names import UNKNOWN, method_spec_of
 # All functions take the plain keys of a resolved scenario, as in the `scenario.yaml` of a run directory.
 
 
-def find_last_phase(keys: Mapping[str, Any]) -> int:
+def find_last_phase_start(keys: Mapping[str, Any]) -> int:
     """Returns the round after which the last phase of a method begins.
 
     Scores of earlier phases are not scores of the method. The round is 0 for a method with a single phase, and for a
@@ -26,12 +26,12 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
 
     Example:
         >>> stack = {"name": "stacking", "meta": "softmax"}
-        >>> [find_last_phase({"rounds": 10, "method": each}) for each in (stack, stack | {"meta": "average"})]
+        >>> [find_last_phase_start({"rounds": 10, "method": each}) for each in (stack, stack | {"meta": "average"})]
         [10, 0]
-        >>> find_last_phase({"rounds": 10, "method": {"name": "fedpa", "burn_in": 4}})
+        >>> find_last_phase_start({"rounds": 10, "method": {"name": "fedpa", "burn_in": 4}})
         4
         >>> keys = {"rounds": 1, "method": {"name": "fens", "aggregator": "neural", "meta_rounds": 500}}
-        >>> find_last_phase(keys), has_own_rounds(keys)  # clients train alone, then they train the aggregator
+        >>> find_last_phase_start(keys), has_own_rounds(keys)  # clients train alone, then they train the aggregator
         (1, True)
         >>> [answers_clients_apart({"method": each}) for each in ("fedper", "fedavg", "bayesian_linear")]
         [True, False, False]
@@ -39,10 +39,10 @@ def find_last_phase(keys: Mapping[str, Any]) -> int:
     spec, options = _read_method(keys)
     if not spec.parts:
         return int(options.get("burn_in", 0))
-    return int(keys.get("rounds", 0)) if count_last_phase(keys) else 0
+    return int(keys.get("rounds", 0)) if count_last_phase_rounds(keys) else 0
 
 
-def count_last_phase(keys: Mapping[str, Any]) -> int:
+def count_last_phase_rounds(keys: Mapping[str, Any]) -> int:
     """Returns the number of rounds in the last phase of a method, or 0 if the method has a single phase."""
     spec, options = _read_method(keys)
     if not spec.parts:

@@ -159,7 +159,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         BadInput: The scenario names a metric that this run lacks.
     """
     rules, rows = study.evaluation, progress.metrics
-    if not rows or progress.round <= study.last_phase > 0:
+    if not rows or progress.round <= study.last_phase_start > 0:
         return False
     if rules.patience is not None:
         name = watched_score(rows[0], rules.patience.metric)
@@ -178,7 +178,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 def find_stop(study: Study, progress: Progress) -> str:
     """Returns the reason why a run ends early after an evaluated round, or an empty text if the run goes on."""
     rules = study.evaluation
-    if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase > 0:
+    if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase_start > 0:
         name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
         values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
         if all(value is not None and reaches_target(name, value, wanted) for value in values):
@@ -441,7 +441,7 @@ def run_round(
     if t == 0 and not len(plan.client):
         warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
     jobs = size_jobs(study, phase, plan, t)._replace(losses=losses)
-    steps = jobs.steps * phase.passes
+    steps = jobs.steps * phase.trainings
     up, down = job_traffic(study, phase, plan, t)
     costs, now = cost_jobs(study, phase, jobs, up, down), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below

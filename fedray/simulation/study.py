@@ -305,7 +305,7 @@ class Study:
         return [part.study for part in self.parts if part.voter is None] or [self]
 
     @property
-    def last_phase(self) -> int:
+    def last_phase_start(self) -> int:
         """The number of rounds that the method trains before its last phase.
 
         Scores of these rounds are not scores of the complete method. For example, a stack trains its bases first, and

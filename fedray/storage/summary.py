@@ -82,7 +82,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
     when `evaluate.target` was first reached. These three are absent if the target was not reached.
     """
-    found, first = [], study.last_phase + 1 if study.last_phase else 0
+    found, first = [], study.last_phase_start + 1 if study.last_phase_start else 0
     rows = read_table(out, "rounds").to_pylist()
     for world in range(study.worlds):
         where = study.place(world)

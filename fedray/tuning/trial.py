@@ -41,7 +41,7 @@ from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
-from fedray.scenario.shipped import count_last_phase, find_last_phase
+from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_start
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
@@ -67,7 +67,7 @@ def make_reporter(
     trial, known = optuna_study.open_trial(location, number)
     reported = set(known.intermediate_values)
     last, keys = 0, to_plain(scenario)
-    begins, ends = find_last_phase(keys), scenario.rounds + count_last_phase(keys)
+    begins, ends = find_last_phase_start(keys), scenario.rounds + count_last_phase_rounds(keys)
 
     def report(round: int, rows: Sequence[Row]) -> bool:
         nonlocal last
@@ -228,7 +228,7 @@ def _train(job: TrialTask) -> OutcomeState:
     _make_directory(job)
     latest: list[Row] = []
     report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    pruned, newest = False, find_last_phase(to_plain(job.scenario)) or -1  # earlier rounds have no scores of the method
+    pruned, newest = False, find_last_phase_start(to_plain(job.scenario)) or -1  # earlier rounds are not of the method
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         rule = study.evaluation.conformal
@@ -285,7 +285,7 @@ def _make_directory(job: TrialTask) -> None:
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
     """Reads the scores of each replicate and fold in the evaluated rounds of the last phase, in the order of rounds."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    begins = find_last_phase(nested.load_yaml(folder / "scenario.yaml"))
+    begins = find_last_phase_start(nested.load_yaml(folder / "scenario.yaml"))
     rows = checkpoint.read_table(folder, "rounds").to_pylist()
     for row in [row for row in rows if row["round"] > begins > 0] or rows:
         worlds.setdefault((row["replicate"], row["fold"]), []).append(row)

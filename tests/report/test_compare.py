@@ -28,7 +28,7 @@ from fedray.report.compare import (
 from fedray.report.page import render_many
 from fedray.report.read import BYTES, SECONDS, UPLINK, Best, ReadRun, find_end, find_headline, read_run, read_worlds
 from fedray.scenario.loader import read_scenario, to_plain
-from fedray.scenario.shipped import count_last_phase, find_last_phase
+from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_start
 
 
 def made(
@@ -277,8 +277,8 @@ def test_where_the_last_phase_begins_is_said_by_the_scenario_as_by_the_study(nam
         given = read_scenario(of_method(name, {"method": more}), explicit=False)
         parts, keys = build_study(given).parts, to_plain(given)
         length = parts[-1].ends - parts[-1].begins if len(parts) > 1 else 0
-        assert count_last_phase(keys) == length
-        assert find_last_phase(keys) == (parts[-1].begins if length else 0)
+        assert count_last_phase_rounds(keys) == length
+        assert find_last_phase_start(keys) == (parts[-1].begins if length else 0)
 
 
 def test_untrained_models_were_read_against_trained_ones() -> None:
