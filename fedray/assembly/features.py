@@ -435,12 +435,12 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float, *,
 # Training steps of clients of the run on their own samples before they predict.
 
 
-def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
+def add_tuning(scenario: Scenario, setting: Setting, method: Method) -> Method:
     """Adds the training steps that clients of the run make before they predict (`evaluate.personal_steps`).
 
     Args:
         scenario: The scenario.
-        pieces: The setting of the method. Its `local` describes the training steps.
+        setting: The setting of the method. Its `local` describes the training steps.
         method: The method.
 
     Raises:
@@ -450,17 +450,17 @@ def add_tuning(scenario: Scenario, pieces: Setting, method: Method) -> Method:
     if steps is None:
         return method
     others = method.answer is not None or method.one_model_per_client or phase.is_personal or phase.weighs
-    if others or pieces.stack is not None or spec.network is not None or phase.work is not None or not spec.trains:
+    if others or setting.stack is not None or spec.network is not None or phase.work is not None or not spec.trains:
         raise BadInput(
             f"evaluate.personal_steps = {steps}, but known clients of {method.name} predict with other models than "
             "those that clients train together: leave it out"
         )
-    if reads_ensemble(pieces.local.loss):
+    if reads_ensemble(setting.local.loss):
         raise BadInput(
             f"evaluate.personal_steps = {steps}, but local.loss reads the ensemble, which a client has in training "
             "alone: leave it out"
         )
-    local = replace(pieces.local, epochs=None, steps=steps, lr_decay=1.0, schedule=None, pull=0.0)
+    local = replace(setting.local, epochs=None, steps=steps, lr_decay=1.0, schedule=None, pull=0.0)
     return replace(method, phase=phase.add(Tuning(replace(phase, local=local, pieces=()))))
 
 
@@ -506,21 +506,21 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
     return {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
 
 
-def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
+def add_groups(scenario: Scenario, setting: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method for asynchronous training. In one call, its server computes the sums of several server steps.
 
     The uploads of one model in one server step are a group. The method treats each group as a world with one model.
 
     Args:
         scenario: A scenario with asynchronous training.
-        pieces: The setting of the method.
+        setting: The setting of the method.
         method: The method for synchronous training.
         compose: A function that composes the method from a setting.
 
     Raises:
         BadInput: The method cannot be trained asynchronously.
     """
-    rule = make_async_rule(scenario, pieces.clients)
+    rule = make_async_rule(scenario, setting.clients)
     assert rule is not None
     mode, phase = f"participation.mode = {rule.mode}", method.phase
     of_rounds = [name for name in IN_ROUNDS if getattr(phase, name)]
@@ -532,18 +532,18 @@ def add_groups(scenario: Scenario, pieces: Setting, method: Method, compose: Cal
             f"{mode}, but {method.name} has {of_rounds[0]}, which is for rounds in which clients and server meet: set "
             "it to sync, or choose another method"
         )
-    rows = pieces.models * len(pieces.seeds)
-    if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, pieces.layout.d))):
+    rows = setting.models * len(setting.seeds)
+    if rule.mode == "async" and (phase.server.keeps or phase.server.init(torch.zeros(rows, setting.layout.d))):
         raise BadInput(
             f"{mode} mixes single uploads into the model, but the server of {method.name} keeps more than the model "
             "(server.optimizer, server.robust, or its own): set it to buffered"
         )
-    worlds = len(pieces.seeds)
-    each = {"buffered": -(-rule.concurrency // rule.goal), "async": rule.concurrency, "semi": 4 * pieces.models}[
+    worlds = len(setting.seeds)
+    each = {"buffered": -(-rule.concurrency // rule.goal), "async": rule.concurrency, "semi": 4 * setting.models}[
         rule.mode
     ]
-    least = worlds * (pieces.models if rule.mode == "semi" else 1)
-    groups = max(least, min(worlds * each, MOST_NUMBERS // max(1, pieces.layout.d)))
-    grouped = compose(replace(pieces, models=1, seeds=tuple(range(groups)), own_method=""))
+    least = worlds * (setting.models if rule.mode == "semi" else 1)
+    groups = max(least, min(worlds * each, MOST_NUMBERS // max(1, setting.layout.d)))
+    grouped = compose(replace(setting, models=1, seeds=tuple(range(groups)), own_method=""))
     server = phase.server._replace(reduce=grouped.phase.server.reduce)
     return replace(method, phase=replace(phase, server=server, groups=groups))

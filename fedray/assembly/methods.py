@@ -83,24 +83,24 @@ def make_setting(
     )
 
 
-def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setting) -> Setting:
+def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Setting) -> Setting:
     """Adds the method's networks to a setting, if there are several architectures."""
     if not is_stack(scenario) or own.method is not None:
-        return pieces
+        return setting
     # networks that the scenario lists are used instead of the user's network
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")
-    make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(pieces.seeds))
-    spec, number = method_spec_of(scenario.method.name), pieces.clients.number
+    make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(setting.seeds))
+    spec, number = method_spec_of(scenario.method.name), setting.clients.number
     if not data.classes and (not spec.parts or spec.models == "clients"):
         raise BadInput(
             f"method.name = {scenario.method.name} joins answers about classes, but {scenario.data.name} has real "
             "targets: choose data with classes"
         )
     if not spec.parts:  # several architectures
-        stack = make_architectures(scenario, pieces.clients, make)
-        return replace(pieces, stack=stack, outputs=refuse_outputs)
+        stack = make_architectures(scenario, setting.clients, make)
+        return replace(setting, stack=stack, outputs=refuse_outputs)
     if spec.models != "clients":
-        return replace(pieces, stack=features.make_stack(scenario, data.classes, number, make))
+        return replace(setting, stack=features.make_stack(scenario, data.classes, number, make))
     if number > features.MOST_CLIENTS:
         raise BadInput(
             f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
@@ -108,10 +108,10 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, pieces: Setti
         )
     assert spec.stack is not None
     joined = spec.stack(make(scenario), number, data.classes, scenario.rounds, scenario.method.options)
-    return replace(pieces, stack=joined)
+    return replace(setting, stack=joined)
 
 
-def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards: Shards) -> Method:
+def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shards: Shards) -> Method:
     """Composes the method with the number of models that the scenario names.
 
     If the user passes a method, it replaces the scenario's method.
@@ -120,8 +120,8 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
         BadInput: The method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    pieces, users = leave_open(scenario, pieces, defaults), name_own_method(scenario, own)
-    method = _compose(scenario, own, replace(pieces, own_method=users))
+    setting, users = leave_open(scenario, setting, defaults), name_own_method(scenario, own)
+    method = _compose(scenario, own, replace(setting, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
         default = ", or register it with models=1" if own.method is None else ""
         remedy = f"set method.models = 1{default}" if users else "leave it out"
@@ -133,54 +133,54 @@ def compose_method(scenario: Scenario, own: UserObjects, pieces: Setting, shards
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
-    features.refuse_unread_widths(method, pieces.clients.tiers)
-    method = features.add_tuning(scenario, pieces, method)
+    features.refuse_unread_widths(method, setting.clients.tiers)
+    method = features.add_tuning(scenario, setting, method)
     if users:
-        refuse_unread_code(pieces.local, method)
+        refuse_unread_code(setting.local, method)
     if scenario.participation.mode != "sync":
-        return features.add_groups(scenario, pieces, method, partial(_compose, scenario, own))
-    if scenario.schedule.kind == "adaptive" and pieces.stack is None:  # a stack keeps the losses itself
-        method = remember_losses(method, len(pieces.seeds), pieces.clients.number)
-    return method if pieces.stack is not None else keep_losses(scenario, own, method, len(pieces.seeds), shards)
+        return features.add_groups(scenario, setting, method, partial(_compose, scenario, own))
+    if scenario.schedule.kind == "adaptive" and setting.stack is None:  # a stack keeps the losses itself
+        method = remember_losses(method, len(setting.seeds), setting.clients.number)
+    return method if setting.stack is not None else keep_losses(scenario, own, method, len(setting.seeds), shards)
 
 
-def _compose(scenario: Scenario, own: UserObjects, pieces: Setting) -> Method:
+def _compose(scenario: Scenario, own: UserObjects, setting: Setting) -> Method:
     """Composes the method.
 
     Raises `BadInput` for options that a user's method neither declares nor uses.
     """
     name, where = scenario.method.name, name_own_method(scenario, own)
     if not where:
-        return METHODS[name](pieces)
+        return METHODS[name](setting)
     compose = cast(Composition, find_own("method", scenario, own))
-    recorded = RecordedOptions(pieces.options)
+    recorded = RecordedOptions(setting.options)
     is_open = own.method is None and declared_options("method", name) is None
-    given = replace(pieces, options=recorded) if is_open else pieces
+    given = replace(setting, options=recorded) if is_open else setting
     method = contract(f"{where}: its function", compose)(given)
     if is_open:
         refuse_unread("method", name, recorded)
-    layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in pieces.layout.names))
-    worlds, stack = len(pieces.seeds), pieces.stack
-    return guard_method(method, where, worlds=worlds, clients=pieces.clients, layers=layers, stack=stack)
+    layers = tuple(dict.fromkeys(part.rpartition(".")[0] for part in setting.layout.names))
+    worlds, stack = len(setting.seeds), setting.stack
+    return guard_method(method, where, worlds=worlds, clients=setting.clients, layers=layers, stack=stack)
 
 
-def leave_open(scenario: Scenario, pieces: Setting, defaults: Mapping[str, Any]) -> Setting:
+def leave_open(scenario: Scenario, setting: Setting, defaults: Mapping[str, Any]) -> Setting:
     """Sets the schedule, compression and coefficients of a setting to None where the scenario has the default values.
 
     Then the method uses its own schedule, compression or coefficients.
 
     Args:
         scenario: The scenario with all defaults.
-        pieces: The setting that the scenario describes.
+        setting: The setting that the scenario describes.
         defaults: The default keys of the method, as nested mappings.
     """
     usual = {section: defaults.get(section, {}) for section in ("schedule", "compress", "server")}
     return replace(
-        pieces,
-        assign=None if pieces.assign == ScheduleKeys(**usual["schedule"]).kind else pieces.assign,
-        compress=None if scenario.compress == CompressKeys(**usual["compress"]) else pieces.compress,
+        setting,
+        assign=None if setting.assign == ScheduleKeys(**usual["schedule"]).kind else setting.assign,
+        compress=None if scenario.compress == CompressKeys(**usual["compress"]) else setting.compress,
         coefficients=(
-            None if scenario.server.coefficients == ServerKeys(**usual["server"]).coefficients else pieces.coefficients
+            None if scenario.server.coefficients == ServerKeys(**usual["server"]).coefficients else setting.coefficients
         ),
     )
 

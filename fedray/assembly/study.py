@@ -155,10 +155,10 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSet
     devices = own.devices or make_devices(scenario, clients)
     size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(seeds))
     setting = make_setting(scenario, net, shards, devices, tuple(seeds.tolist()), own=own)
-    pieces = replace(add_stack(scenario, data, own, setting), ensemble=size)
+    setting = replace(add_stack(scenario, data, own, setting), ensemble=size)
     study = Study(
         name=scenario.method.name,
-        method=show_shared_rows(compose_method(scenario, own, pieces, shards), made, len(seeds)),
+        method=show_shared_rows(compose_method(scenario, own, setting, shards), made, len(seeds)),
         net=net,
         clients=clients,
         shards=shards,
@@ -184,7 +184,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSet
         rates=rates if len(rates) else None,
     )
     adaptive = scenario.schedule.kind == "adaptive"
-    return study if pieces.stack is None else build_stack_study(study, pieces.stack, adaptive)
+    return study if setting.stack is None else build_stack_study(study, setting.stack, adaptive)
 
 
 def seed_world(seed: int, fold: int) -> int:
