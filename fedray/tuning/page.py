@@ -323,7 +323,10 @@ def figure_slices(view: View, i: int) -> Figure | None:
 
 MOST_CELLS = 4000  # rows of the table of trials
 CURVES = 200  # trainings whose curves are drawn: the best ones
-TEST = "Scores on the test set, computed once, for the winners only; the search looked at held-out data."
+TEST = (
+    "Scores on the test set, computed once, for the winners only, with the newest models, also if they lie behind a "
+    "budget; the search looked at held-out data."
+)
 UNMET = "did not reach a target or a finite value in every replicate and fold"
 
 
@@ -524,17 +527,18 @@ def _count_ties(view: View) -> str:
 
 def _winners(view: View, summary: Mapping[str, Any]) -> Table:
     """Returns header and rows of a table of the winners, with their scores on the test set."""
-    test = {winner["number"]: winner["test"] for winner in summary["winners"]}
+    winners = {winner["number"]: winner for winner in summary["winners"]}
     names = ("accuracy", "personal_accuracy", "personal_worst", "rmse", "nll")
     shown = [name for name in names if name in summary["winners"][0]["test"]]
 
     def list_scores(trial: FrozenTrial) -> list[str]:
-        found = test[trial.number]
-        return [text.format_number(found[name], name) if name in found else "-" for name in shown]
+        found, after = winners[trial.number]["test"], winners[trial.number].get("tested_after")  # new in summaries
+        scores = [text.format_number(found[name], name) if name in found else "-" for name in shown]
+        return [*scores, f"round {after['round']}, {text.format_bytes(after[BYTES])} up and down" if after else "-"]
 
     trials = {trial.number: trial for trial in view.trials}
     head = [f"test {text.name_score(name)}" for name in shown]
-    return _list_rows(view, [trials[number] for number in test], head, list_scores)
+    return _list_rows(view, [trials[number] for number in winners], [*head, "tested after"], list_scores)
 
 
 def _list_trials(view: View) -> tuple[str, Table, str]:

@@ -29,10 +29,12 @@ from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning import trial as search
 from fedray.tuning.space import (
+    BYTES,
     Parameter,
     check_producible,
     format_value,
     name_winner,
+    read_cost,
     read_params,
     read_space,
     to_overrides,
@@ -190,12 +192,17 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
 
 
 def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str, Any]:
-    """Returns the values of a winner, and its scores on the test set. The search itself has not used the test set."""
+    """Returns the values of a winner, and the scores of its newest models on the test set.
+
+    The search itself has not used the test set. The models may be of a round after the budget of an objective.
+    """
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / optuna_study.trial_note(trial)["run"]
     rows = search.score_models(folder, scenario, state.own, test=True)
     test = {k: v["mean"] for k, v in stored.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
+    last = [world[-1] for world in search.read_histories(folder)]
+    cost = sum(read_cost(row, BYTES) for row in last) / len(last)
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
@@ -203,6 +210,7 @@ def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str,
         "params": to_overrides(state.sweep.space, trial.params),
         "run_directory": optuna_study.trial_note(trial)["run"],
         "test": test,
+        "tested_after": {"round": last[0]["round"], BYTES: cost},
     }
 
 

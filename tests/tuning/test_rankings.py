@@ -35,6 +35,7 @@ def test_of_two_objectives_the_top_of_the_first_was_called_the_best(tmp_path: Pa
     assert text.startswith("# The highest accuracy of the Pareto front (pareto/); no trial is best in everything.")
     drawn = (tmp_path / "s" / "report.html").read_text()
     assert "highest accuracy" in drawn and "best accuracy" not in drawn and "the highest accuracy first" in drawn
+    assert "tested after" in drawn and "round 1, " in drawn
 
 
 @pytest.mark.drawn

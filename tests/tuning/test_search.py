@@ -269,6 +269,9 @@ def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> No
         within = [point for point, cost in zip(course, costs, strict=True) if cost <= 75_000]
         assert row["values"]["accuracy"] == pytest.approx(within[-1]["hold_out_accuracy"], rel=1e-11)
     assert {winner["number"] for winner in summary["winners"]} <= {0, 1}
+    for winner in summary["winners"]:  # its test scores are of a later round than its accuracy
+        after = winner["tested_after"]
+        assert after["round"] == trials[winner["number"]]["rounds"] and after["bytes"] > 75_000
     assert sorted(p.stem for p in (tmp_path / "s" / "pareto").iterdir()) == [
         f"{n:05d}" for n in sorted(w["number"] for w in summary["winners"])
     ]
