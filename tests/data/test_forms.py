@@ -139,6 +139,10 @@ def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
     assert again.study.scenario["data"]["target"] == "digit", "how the data were read is recorded"
     other = {c: (FLAT[c * 50 : (c + 1) * 50].astype(float), Y[c * 50 : (c + 1) * 50]) for c in range(4)}
     assert fedray.run(plain, data=other).summary["model_hash"] == by_file.summary["model_hash"]
+    common = adapt(other, test=(FLAT[:70].astype(float), Y[:70])).test
+    assert common is not None and len(common.y) == 70 and common.group is None, "these belong to no client"
+    with pytest.raises(BadInput, match="test rows of its own"):
+        adapt({c: (pair, pair) for c, pair in other.items()}, test=other[0])
 
 
 def test_rows_that_are_large_lie_in_the_store_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

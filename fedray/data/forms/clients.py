@@ -67,14 +67,21 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         ((2, 2), ['no', 'yes'], None)
     """
     if is_torch_set(thing):
-        other = None if reading.test is None else read_raw_parts(reading.test, reading._replace(test=None))[0]
-        return read_pairs(thing, reading), other
+        return read_pairs(thing, reading), _read_test(reading)
     if _are_torch_sets(thing):
         return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
     if is_pair(thing) and all(is_pair(part) for part in thing):
         return _read_pair(thing[0], reading, "train"), _read_pair(thing[1], reading, "test")
-    test = None if reading.test is None else _read_pair(reading.test, reading, "test")
-    return _read_pair(thing, reading, "data"), test
+    return _read_pair(thing, reading, "data"), _read_test(reading)
+
+
+def _read_test(reading: ReadOptions) -> RawRows | None:
+    """Reads the test samples of the option `test`, which may be a pair (x, y) or a data set of torch."""
+    if reading.test is None:
+        return None
+    return (
+        read_pairs(reading.test, reading) if is_torch_set(reading.test) else _read_pair(reading.test, reading, "test")
+    )
 
 
 def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
@@ -270,25 +277,29 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     """Joins the samples of several clients, given as pairs or data sets of torch, to one data set.
 
-    `clients` has the data of each client by name, in a form that `read_raw_parts` reads.
+    `clients` has the data of each client by name, in a form that `read_raw_parts` reads. The samples of the option
+    `test` belong to no client.
 
     Raises:
-        BadInput: The data of a client do not fit the data of the other clients.
+        BadInput: The data of a client do not fit the data of the other clients, or there are both common test samples
+            and test samples of a client.
     """
     refuse_idle(reading, OPTIONS, NAME)
-    names, parts = list(clients), []
+    names, parts, common = list(clients), [], _read_test(reading)
     for client, value in clients.items():
         try:
-            parts.append(read_raw_parts(value, reading))
+            parts.append(read_raw_parts(value, reading._replace(test=None)))
         except BadInput as error:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
-    _refuse_orders(part for pair in parts for part in pair)
+    _refuse_orders([common, *(part for pair in parts for part in pair)])
     train = join_client_rows([train for train, _ in parts], names)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(f"client {names[held.index(None)]} has no test rows, but others have: give all some, or none")
-    test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else None
+    if held[0] is not None and common is not None:
+        raise BadInput(f"client {names[0]} has test rows of its own, and data.test gives common ones: leave one out")
+    test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else common
     return make_dataset("clients", train, test, reading)
 
 
