@@ -226,7 +226,7 @@ class GeneratedShards:
         """Generates the samples `first` to `first + size - 1` of each job's client."""
         n = int(size.max(initial=0))
         mask = np.arange(n) < size[:, None]  # [J, n]
-        label, pick = self._words(world, client, first, n)
+        label, pick = self._draw_labels_and_noise(world, client, first, n)
         y, noise = label[mask], pick[mask]
         pool = self._population.classes + np.stack([noise & (self._rows - 1), (noise >> 32) & (self._rows - 1)])
         parts = torch.from_numpy(np.stack([y, *pool], axis=1))  # [n, 3]: the rows of the table that add up to a sample
@@ -235,7 +235,9 @@ class GeneratedShards:
         rows[mask] = np.arange(len(y))
         return Fetched(x, torch.from_numpy(y), torch.from_numpy(rows), size)
 
-    def _words(self, world: IntArray, client: IntArray, first: IntArray, n: int) -> tuple[IntArray, IntArray]:
+    def _draw_labels_and_noise(
+        self, world: IntArray, client: IntArray, first: IntArray, n: int
+    ) -> tuple[IntArray, IntArray]:
         """Draws labels of n samples for each of J jobs, and the random bits that choose the noise, `[J, n]` each."""
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
@@ -293,7 +295,7 @@ class GeneratedShards:
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)
         n = int(size.max(initial=0))
-        label, _ = self._words(worlds, client, np.zeros_like(client), n)
+        label, _ = self._draw_labels_and_noise(worlds, client, np.zeros_like(client), n)
         cell = (client[:, None] * self._population.classes + label)[np.arange(n) < size[:, None]]
         counts = np.bincount(cell, minlength=len(client) * self._population.classes)
         return counts.reshape(len(client), -1).astype(np.int64)

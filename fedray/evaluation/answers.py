@@ -78,9 +78,9 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     if answer.tiers is not None:
         return _weigh_in_tiers(study, answer, world, losses, client)
     gamma = np.inf if study.evaluation.gamma is None else study.evaluation.gamma
-    everybody = answer.weigh_present(world)
-    if everybody is not None and gamma == np.inf:
-        return np.tile(everybody, (len(client), 1))
+    common = answer.weigh_present(world)
+    if common is not None and gamma == np.inf:
+        return np.tile(common, (len(client), 1))
     return classification.personal_weights(answer.drop_absent(losses, world).double().numpy().T, gamma)
 
 
@@ -109,8 +109,8 @@ def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray
     """
     models = answer.drop_absent(torch.arange(answer.models), world).numpy()
     weights: FloatArray = (client[:, None] == models).astype(np.float64)
-    everybody = answer.weigh_present(world)
-    weights[weights.sum(axis=1) == 0] = 1.0 / len(models) if everybody is None else everybody
+    common = answer.weigh_present(world)
+    weights[weights.sum(axis=1) == 0] = 1.0 / len(models) if common is None else common
     return weights
 
 
@@ -247,7 +247,7 @@ Value = Callable[[int, IntArray | None], FloatArray]  # (client, its samples or 
 Group = Callable[[int], int | None]  # client -> key of its group, whose clients get the same predictions, or None
 
 
-def alike(weights: FloatArray | None) -> Group:
+def group_by_weights(weights: FloatArray | None) -> Group:
     """Returns a function that takes a client and returns its group (`value_each`).
 
     If `weights` is None, all clients predict alike and are in group 0. Otherwise the group is None.
@@ -320,7 +320,7 @@ def measure_clients(
     split: str = "test",
     *,
     clients: IntArray | None = None,
-    everybody: FloatArray | None = None,
+    common: FloatArray | None = None,
 ) -> FloatArray:
     """Returns the accuracy, or RMSE, of each client's predictions on its own samples of a split.
 
@@ -332,7 +332,7 @@ def measure_clients(
             have the common weights.
         split: The split, `test` or `hold_out`.
         clients: Ids of the clients to score. None means the N clients of `weights`.
-        everybody: Common weights over the models, `[K]`. None means equal weights.
+        common: Common weights over the models, `[K]`. None means equal weights.
 
     Returns:
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`. A client without samples in the split has NaN.
@@ -348,11 +348,11 @@ def measure_clients(
         if weights is not None and rows is not None:
             answers = classification.weigh_votes(weights[client], votes, rows, finite=finite)
             return count_errors(study, answers, y[torch.from_numpy(rows)])
-        mean = votes.mean(axis=0) if everybody is None else np.tensordot(everybody.astype(votes.dtype), votes, axes=1)
+        mean = votes.mean(axis=0) if common is None else np.tensordot(common.astype(votes.dtype), votes, axes=1)
         return count_errors(study, mean, y)
 
     clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
-    each = value_each(clients, rows_of_clients(study, world, split), count, alike(weights))
+    each = value_each(clients, rows_of_clients(study, world, split), count, group_by_weights(weights))
     found = np.array([float(own.mean(errors)) for own, errors in each])
     return found if study.classes else np.sqrt(found)
 
@@ -552,7 +552,7 @@ class Inquiry(NamedTuple):
         find = rows_of_clients(study, world, self.split)
         return (lambda client: weigh_equally(find(client).rows[1::2])) if self.halved else find
 
-    def say(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
+    def summarize(self, study: Study, each: Iterator[tuple[WeightedRows, FloatArray]]) -> Iterator[FloatArray]:
         """Yields for each client the values of its samples, their means, or its scores.
 
         The means of a client without samples are NaN.
@@ -645,7 +645,7 @@ def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | N
     return None if study.parts else measured.weights.get(world)
 
 
-def tell_known(
+def compute_client_values(
     study: Study,
     world: int,
     measured: Measured,
@@ -653,7 +653,7 @@ def tell_known(
     inquiry: Inquiry,
     *,
     own: Own | None,
-    everybody: FloatArray | None = None,
+    common: FloatArray | None = None,
 ) -> list[FloatArray]:
     """Returns the values that `inquiry` requests from each client of the run.
 
@@ -666,7 +666,7 @@ def tell_known(
         of: The predictions of the models for all samples of the split.
         inquiry: The split and the values that are asked for.
         own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
-        everybody: The values of all samples if the models have their common weights. None means that they are not
+        common: The values of all samples if the models have their common weights. None means that they are not
             computed yet.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
@@ -676,12 +676,14 @@ def tell_known(
     def value(client: int, rows: IntArray | None) -> FloatArray:
         if weights is not None:
             return inquiry.measure(study, world, of, rows, weights[client])
-        return inquiry.measure(study, world, of, None, None) if everybody is None else everybody
+        return inquiry.measure(study, world, of, None, None) if common is None else common
 
-    return list(inquiry.say(study, value_each(clients, inquiry.rows(study, world), value, alike(weights))))
+    return list(
+        inquiry.summarize(study, value_each(clients, inquiry.rows(study, world), value, group_by_weights(weights)))
+    )
 
 
-def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
+def compute_own_values(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
     """Computes the requested values of clients that predict with their own models, for `ask_own`.
 
     Args:
@@ -702,7 +704,7 @@ def tell_own(host: Host, state: State, world: int, client: IntArray, *, inquiry:
         said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows)
         return inquiry.measure(study, world, said, None, None)
 
-    return map(torch.tensor, inquiry.say(study, value_each(client, inquiry.rows(study, world), value)))
+    return map(torch.tensor, inquiry.summarize(study, value_each(client, inquiry.rows(study, world), value)))
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
@@ -711,7 +713,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
     Returns:
         For each (world, client), the means `[means]`, or the values of the client's n_k samples, `[n_k]`.
     """
-    return runtime.ask(Question(partial(tell_own, inquiry=inquiry), at_home=True), state)
+    return runtime.ask(Question(partial(compute_own_values, inquiry=inquiry), at_home=True), state)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

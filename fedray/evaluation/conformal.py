@@ -96,13 +96,13 @@ class Thresholds(NamedTuple):
     """Thresholds of the conformal score in one world.
 
     Attributes:
-        everybody: The threshold for the prediction of the ensemble.
-        known: The threshold for clients that predict with their own weights or models. If there are no such clients, it
-            equals `everybody`.
+        ensemble: The threshold for the prediction of the ensemble.
+        known_clients: The threshold for clients that predict with their own weights or models. If there are no such
+            clients, it equals `ensemble`.
     """
 
-    everybody: conformal.Threshold
-    known: conformal.Threshold
+    ensemble: conformal.Threshold
+    known_clients: conformal.Threshold
 
 
 class Calibration(NamedTuple):
@@ -118,7 +118,7 @@ class Calibration(NamedTuple):
     half: Thresholds
 
 
-def tell(
+def measure_split(
     study: Study,
     world: int,
     measured: answers.Measured,
@@ -144,10 +144,10 @@ def tell(
         own: The results of clients with their own models. None means that there are no such clients.
     """
     of = answers.read_world(study, world, measured, split)
-    everybody, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
-    numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=everybody)
+    ensemble, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
+    numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=ensemble)
     inquiry = inquire(split, rule, known)
-    return numbers, answers.tell_known(study, world, measured, of, inquiry, own=own, everybody=numbers), of.y
+    return numbers, answers.compute_client_values(study, world, measured, of, inquiry, own=own, common=numbers), of.y
 
 
 def calibrate(
@@ -163,12 +163,12 @@ def calibrate(
         own: Conformal scores of clients with their own models, for their withheld samples. None means that there are no
             such clients.
     """
-    numbers, known, _ = tell(study, world, measured, "hold_out", rule, own=own)
-    everybody = [numbers[rows] for rows in list_withheld(study, world)]
+    numbers, known, _ = measure_split(study, world, measured, "hold_out", rule, own=own)
+    ensemble = [numbers[rows] for rows in list_withheld(study, world)]
 
     def pick(step: int) -> Thresholds:
         return Thresholds(
-            *(conformal.find_threshold([one[::step] for one in each], rule) for each in (everybody, known))
+            *(conformal.find_threshold([one[::step] for one in each], rule) for each in (ensemble, known))
         )
 
     return Calibration(whole=pick(1), half=pick(2))
@@ -197,9 +197,9 @@ def measure_all_sets(
 
     own = answers.ask_own(runtime, state, inquire("hold_out", rule))
     found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
-    told = {"hold_out": ask("hold_out", [one.half.known for one in found])}
+    told = {"hold_out": ask("hold_out", [one.half.known_clients for one in found])}
     if measured.test:
-        told["test"] = ask("test", [one.whole.known for one in found])
+        told["test"] = ask("test", [one.whole.known_clients for one in found])
     return [_measure_world(study, w, measured, rule, found[w], own=told) for w in range(worlds)]
 
 
@@ -219,18 +219,20 @@ def _measure_world(
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested, sizes = np.concatenate([rows[1::2] for rows in withheld]), [len(rows[::2]) for rows in withheld]
     if len(tested) and conformal.suffices(sizes, rule):
-        numbers, known, y = tell(study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out"))
+        numbers, known, y = measure_split(
+            study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out")
+        )
         more = _summarize(study, conformal.Sets(*numbers[:, tested]), known, y[tested], np.array(sizes))[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
-    numbers, known, y = tell(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
+    numbers, known, y = measure_split(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
     more, clients = _summarize(study, conformal.Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
-    sent = found.whole.everybody.bytes
+    sent = found.whole.ensemble.bytes
     weights, common = answers.find_weights(study, world, measured), measured.answer.weigh_present(world)
     if own or not (weights is None or np.allclose(weights, 1 / weights.shape[1] if common is None else common)):
-        sent += found.whole.known.bytes
-    scores |= more | {"conformal_bytes": float(sent), "conformal_threshold": found.whole.everybody.value}
+        sent += found.whole.known_clients.bytes
+    scores |= more | {"conformal_bytes": float(sent), "conformal_threshold": found.whole.ensemble.value}
     return scores, clients
 
 

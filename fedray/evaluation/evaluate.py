@@ -141,7 +141,7 @@ def score_tiers(
             continue
         of = answers.read_world(study, world, measured, split)
         told = np.stack(
-            answers.tell_known(study, world, measured, of, inquire(study, split), own=own.get(split))
+            answers.compute_client_values(study, world, measured, of, inquire(study, split), own=own.get(split))
         )  # [N, m]
         for group, members in groups.items():
             asked = members & ~np.isnan(told[:, 0])
@@ -478,7 +478,7 @@ def score_clients_by_metrics(
     """
     split = "hold_out" if prefix else "test"
     of = answers.read_world(study, world, measured, split)
-    told = answers.tell_known(study, world, measured, of, ask_sample_metrics(split), own=own.get(split))
+    told = answers.compute_client_values(study, world, measured, of, ask_sample_metrics(split), own=own.get(split))
     names = [metric.name for metric in list_sample_metrics(study)]
     return {prefix + name: column for name, column in zip(names, np.stack(told, axis=1), strict=True)}
 
@@ -611,8 +611,8 @@ def _score_clients(
         joined = answer.combine(world, classification.probabilities(outputs[split].numpy()))
         voters = torch.from_numpy(joined).log()[None]
     clients = answers.pick_recorded_clients(study) if weights is None else None
-    everybody = measured.answer.weigh_present(world)
-    return answers.measure_clients(study, world, voters, weights, split, clients=clients, everybody=everybody)
+    common = measured.answer.weigh_present(world)
+    return answers.measure_clients(study, world, voters, weights, split, clients=clients, common=common)
 
 
 def score_answer(

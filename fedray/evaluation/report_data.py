@@ -246,10 +246,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     scores: the RMSE with the client's own weights or models, and the RMSE with the common weights.
     """
     answer = study.answer(state)
-    everybody = answer.weigh_present(0)
-    if everybody is None:
-        everybody = np.full(len(outputs), 1.0 / len(outputs))
-    equal = np.tile(everybody, (answers.count_known(study), 1))
+    common_weights = answer.weigh_present(0)
+    if common_weights is None:
+        common_weights = np.full(len(outputs), 1.0 / len(outputs))
+    equal = np.tile(common_weights, (answers.count_known(study), 1))
     own = study.method.phase.weighs or study.method.one_model_per_client or has_client_weights(study, answer)
     weights = find_client_weights(study, runtime, answer, worlds=1)[0] if own else equal
     if study.method.phase.is_personal:

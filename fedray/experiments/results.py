@@ -247,7 +247,7 @@ class Predictor:
         if rule not in self._calibrated:
             self._calibrated[rule] = calibrate_answers(study, self.runtime, self.state, rule)
         thresholds, residual = self._calibrated[rule]
-        threshold = (thresholds[world].known if known else thresholds[world].everybody).value
+        threshold = (thresholds[world].known_clients if known else thresholds[world].ensemble).value
         if found.probabilities is not None:
             u = draw_uniform(study, world, "test", np.arange(len(found.probabilities)))
             return replace(found, sets=~(score_labels(found.probabilities, u, rule) > threshold))

@@ -99,7 +99,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     folder = resources.files("fedray.report")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.Undefined)
     environment.filters["pretty"] = partial(json.dumps, indent=2, ensure_ascii=False)
-    environment.filters["words"] = _find_words
+    environment.filters["left_aligned"] = _find_left_aligned
     environment.tests["best"] = lambda cell: isinstance(cell, Best)
     template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
     script = read_script()
@@ -117,7 +117,7 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
 
 
-def _find_words(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
+def _find_left_aligned(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
     """Returns for each column of a table whether it is aligned left.
 
     The first column is aligned left, and so is a column in which no text begins with a number.

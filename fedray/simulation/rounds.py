@@ -454,7 +454,7 @@ def run_round(
             f"round {t + 1} takes infinite virtual time: raise uplink and downlink, or lower seconds_per_step, "
             "seconds_per_sample and latency of clients.tiers"
         )
-    state, status, loss, error = _train_counted(runtime, phase, t, jobs, state=progress.state, status=timing.status)
+    state, status, loss, error = _train_and_step(runtime, phase, t, jobs, state=progress.state, status=timing.status)
     up, down = count_bytes(phase, status, up, down)
     table = JobTable(jobs.size, np.where(status == devices.OK, steps, 0), loss, up, down, timing.job, status, error)
     return RoundResult(plan, table, state, then)
@@ -478,7 +478,7 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
     return phase.choose(plan, losses), losses
 
 
-def _train_counted(
+def _train_and_step(
     runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, status: IntArray
 ) -> tuple[State, IntArray, FloatArray, NDArray[np.object_]]:
     """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
