@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from fedray.process import end_on_signals, exit_quickly, list_signals, settle_streams
+from fedray.process import end_on_signals, exit_quickly, flush_streams, list_signals
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         run_command_line()
     except SystemExit as end:
         status = end.code or 0
-    settle_streams()
+    flush_streams()
     if isinstance(status, int):
         exit_quickly(status)
     sys.exit(status)

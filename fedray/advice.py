@@ -35,7 +35,7 @@ Rule = Callable[[Scenario, Study], Advice]
 # Test samples.
 
 
-def find_strange_test_rows(scenario: Scenario, study: Study) -> Advice:
+def find_untested_clients(scenario: Scenario, study: Study) -> Advice:
     """Warns if clients should be scored on their own test samples, but no client has test samples."""
     known = range(min(study.clients.number, EVALUATED_CLIENTS))
     asked = study.evaluation.gamma is not None or study.method.one_model_per_client
@@ -71,7 +71,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
             )
 
 
-def find_other_test_rows(_scenario: Scenario, study: Study) -> Advice:
+def find_unaltered_test_rows(_scenario: Scenario, study: Study) -> Advice:
     """Warns if the partition alters the training samples of groups of clients, but not the test samples."""
     if study.tests_other_rows:
         yield (
@@ -144,7 +144,7 @@ def find_partition_input(scenario: Scenario, study: Study) -> Advice:
 # Networks, tiers and models.
 
 
-def find_mixing_networks(_scenario: Scenario, study: Study) -> Advice:
+def find_network_problems(_scenario: Scenario, study: Study) -> Advice:
     """Warns of a network that trains slowly.
 
     Also warns of a network whose prediction for a sample depends on the rest of the batch.
@@ -232,10 +232,10 @@ def count_untrained(study: Study, rounds: int) -> IntArray:
 # The rules, in the order of their warnings.
 
 RULES: tuple[Rule, ...] = (
-    find_strange_test_rows,
+    find_untested_clients,
     find_test_choices,
-    find_other_test_rows,
-    find_mixing_networks,
+    find_unaltered_test_rows,
+    find_network_problems,
     find_left_tiers,
     find_partition_input,
     find_small_clients,

@@ -287,7 +287,7 @@ def say_notes(say: Callable[[str], object]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Starting and ending in less time: imports without the garbage collector, and an exit without Python's tear-down.
 
-_TIDY = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their work while Python is torn down
+_NEED_TEARDOWN = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their work while Python is torn down
 
 
 @contextmanager
@@ -314,10 +314,10 @@ def import_quickly() -> Iterator[None]:
             gc.enable()
 
 
-def leave_untidy(library: str) -> None:
+def skip_teardown(library: str) -> None:
     """Tells `exit_quickly` that it may skip the tear-down of a library."""
-    if library in _TIDY:
-        _TIDY.remove(library)
+    if library in _NEED_TEARDOWN:
+        _NEED_TEARDOWN.remove(library)
 
 
 def exit_quickly(status: int) -> None:
@@ -327,7 +327,7 @@ def exit_quickly(status: int) -> None:
     may be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
-    if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _TIDY):
+    if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _NEED_TEARDOWN):
         return
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -388,7 +388,7 @@ def silence(stream: Any) -> None:
         os.close(nowhere)
 
 
-def settle_streams() -> None:
+def flush_streams() -> None:
     """Flushes stdout and stderr of a process that is about to end. Text that cannot be written is dropped."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -18,7 +18,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
-from fedray.data.deal import PartitionSettings, TestClients, build_shards, count_clients
+from fedray.data.deal import PartitionSettings, UnseenClientRule, build_shards, count_clients
 from fedray.data.shards import Shards, hash_array, hash_shards, sum_up
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
@@ -269,13 +269,13 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 
-def find_test_clients(scenario: Scenario) -> TestClients | None:
+def find_test_clients(scenario: Scenario) -> UnseenClientRule | None:
     """Returns the rule by which whole clients stay out of training, or None if all clients train."""
     wanted, keys = scenario.data.test_clients, scenario.data
     if wanted is None:
         return None
     column = keys.partition.options.get("column", keys.options.get("group"))
-    return TestClients(tuple(wanted) if isinstance(wanted, list) else wanted, column)
+    return UnseenClientRule(tuple(wanted) if isinstance(wanted, list) else wanted, column)
 
 
 def find_folds(

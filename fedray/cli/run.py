@@ -133,7 +133,7 @@ def current_phase() -> ProgressPhase:
 def say_line(text: str) -> None:
     """Prints a line about the progress to stderr, unless `--quiet` is set."""
     if log.level <= logging.INFO:
-        current_phase().speak()
+        current_phase().record_line()
         click.echo(text, err=True)
 
 

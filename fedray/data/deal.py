@@ -282,7 +282,7 @@ OPEN = ("flower", "file")  # partitions without a function in `fedray.data.parti
 Deal = Callable[[IntArray | slice, Generator], ClientRows]  # (indices, generator) -> positions in these indices
 
 
-class TestClients(NamedTuple):
+class UnseenClientRule(NamedTuple):
     """The rule that chooses clients that do not train. The models are tested on the samples of these clients.
 
     Attributes:
@@ -334,7 +334,7 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
     return f"[{', '.join(wanted)}]" if isinstance(wanted, tuple) else f"{wanted:g}"
 
 
-def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: TestClients) -> Dealt:
+def _keep_out(data: Dataset, dealt: Dealt, worlds: list[tuple[int, int]], rule: UnseenClientRule) -> Dealt:
     """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples."""
     each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
@@ -419,7 +419,7 @@ def build_shards(
     own: Any = None,
     declares: bool = False,
     dealt: Dealt | None = None,
-    unseen: TestClients | None = None,
+    unseen: UnseenClientRule | None = None,
 ) -> Shards:
     """Deals a data set to clients, separately in each world.
 
@@ -485,7 +485,7 @@ def build_shards(
     return shards
 
 
-def _check_data(data: Dataset, name: str, folds: list[int], unseen: TestClients | None) -> None:
+def _check_data(data: Dataset, name: str, folds: list[int], unseen: UnseenClientRule | None) -> None:
     """Raises `BadInput` if the data set has no such fold or no test samples, or does not fit the partition `name`."""
     number, made = len(data.folds) or 1, data.population
     if unseen is not None and (data.folds or made):
@@ -515,7 +515,7 @@ def _deal(
     *,
     hold_out: float = 0.0,
     server: float = 0.0,
-    unseen: TestClients | None = None,
+    unseen: UnseenClientRule | None = None,
 ) -> Dealt:
     """Deals the samples anew for each pair (seed, fold) in `worlds`."""
     if settings.copies is not None and settings.own is None and settings.name in partition.BY_VALUE:

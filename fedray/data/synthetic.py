@@ -216,9 +216,9 @@ class GeneratedShards:
             return drawn
         owner, place = np.nonzero(np.arange(drawn.rows.shape[1]) < drawn.size[:, None])  # in the order of `drawn.y`
         key = rng.fresh(rng.keys(self._seeds[world], "noisy labels", client)[owner], place)
-        share = self._owners // self.number  # number of clients before pooling that one client stands for
-        first = client[owner] * share
-        kind = self._kinds[world[owner], first + place * share // drawn.size[owner]]
+        pooled = self._owners // self.number  # number of clients before pooling that one client stands for
+        first = client[owner] * pooled
+        kind = self._kinds[world[owner], first + place * pooled // drawn.size[owner]]
         y = mislabel(drawn.y.numpy(), kind, key, self._population.classes)
         return drawn._replace(y=torch.from_numpy(y))
 

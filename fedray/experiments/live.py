@@ -36,26 +36,26 @@ class ProgressPhase:
     Attributes:
         phase: Words for the present phase. They are empty before the first phase.
         began: The time at which the phase began (`time.monotonic`).
-        spoke: The time at which the last line was printed (`time.monotonic`).
-        said: Whether a line about this phase was printed.
+        last_printed: The time at which the last line was printed (`time.monotonic`).
+        printed: Whether a line about this phase was printed.
         pause: The number of seconds that may pass without a line.
         shown: Whether a live display shows the phase. If so, no lines are printed.
-        tell: A function that is called with each new phase.
+        show_phase: A function that is called with each new phase.
     """
 
     def __init__(self) -> None:
-        self.phase, self.began, self.said = "", time.monotonic(), True
-        self.spoke, self.pause, self.shown = self.began, SILENCE, False
-        self.tell: Callable[[str], object] = lambda _phase: None
+        self.phase, self.began, self.printed = "", time.monotonic(), True
+        self.last_printed, self.pause, self.shown = self.began, SILENCE, False
+        self.show_phase: Callable[[str], object] = lambda _phase: None
 
     def begin(self, phase: str) -> None:
         """Begins a new phase with these words."""
-        self.phase, self.began, self.said, self.pause = phase, time.monotonic(), False, SILENCE
-        self.tell(phase)
+        self.phase, self.began, self.printed, self.pause = phase, time.monotonic(), False, SILENCE
+        self.show_phase(phase)
 
-    def speak(self) -> None:
+    def record_line(self) -> None:
         """Records that other code has printed a line. This delays the next line about the phase."""
-        self.spoke, self.pause, self.said = time.monotonic(), SILENCE, True
+        self.last_printed, self.pause, self.printed = time.monotonic(), SILENCE, True
 
 
 def next_line(progress: ProgressPhase, now: float) -> str | None:
@@ -65,11 +65,11 @@ def next_line(progress: ProgressPhase, now: float) -> str | None:
         progress: The phase of the command, and the time of its last line. If a line is due, `progress` is updated.
         now: The present time (`time.monotonic`).
     """
-    if not progress.said and now - progress.began >= SOON:
-        progress.said, progress.spoke = True, now
+    if not progress.printed and now - progress.began >= SOON:
+        progress.printed, progress.last_printed = True, now
         return progress.phase
-    if progress.said and progress.phase and now - max(progress.began, progress.spoke) >= progress.pause:
-        progress.spoke, progress.pause = now, min(1.5 * progress.pause, MOST_SILENCE)
+    if progress.printed and progress.phase and now - max(progress.began, progress.last_printed) >= progress.pause:
+        progress.last_printed, progress.pause = now, min(1.5 * progress.pause, MOST_SILENCE)
         return f"{STILL}{progress.phase} ({format_seconds(now - progress.began)})"
     return None
 
@@ -93,7 +93,7 @@ def show_phases(say: Callable[[str], object]) -> Iterator[ProgressPhase]:
         progress.begin(record.getMessage())
         return True
 
-    def speak() -> None:
+    def print_lines() -> None:
         while not over.wait(0.1):
             line = next_line(progress, time.monotonic())
             if line is not None and not progress.shown and log.isEnabledFor(logging.INFO):
@@ -101,7 +101,7 @@ def show_phases(say: Callable[[str], object]) -> Iterator[ProgressPhase]:
 
     log.addFilter(hear)
     log.setLevel(logging.INFO)
-    thread = threading.Thread(target=speak, daemon=True)
+    thread = threading.Thread(target=print_lines, daemon=True)
     thread.start()
     try:
         yield progress
@@ -250,7 +250,7 @@ def _show_bar(title: str, progress: ProgressPhase) -> Iterator[Callable[[dict[st
         from tqdm.notebook import tqdm
     with tqdm(total=None, desc=title, unit=" rounds", file=sys.stderr, dynamic_ncols=True) as bar:
 
-        def tell(phase: str) -> None:
+        def show_phase(phase: str) -> None:
             bar.set_description_str(f"{title}: {phase}" if phase else title)
 
         def show(snapshot: dict[str, Any]) -> None:
@@ -259,13 +259,13 @@ def _show_bar(title: str, progress: ProgressPhase) -> Iterator[Callable[[dict[st
             bar.update(snapshot["round"] - bar.n)
             bar.set_postfix_str(_describe_scores(snapshot))
 
-        tell(progress.phase)
-        progress.shown, progress.tell = True, tell
+        show_phase(progress.phase)
+        progress.shown, progress.show_phase = True, show_phase
         try:
             yield show
         finally:
-            progress.shown, progress.tell = False, lambda _phase: None
-            tell("")
+            progress.shown, progress.show_phase = False, lambda _phase: None
+            show_phase("")
 
 
 def _make_line_printer(progress: ProgressPhase, note: str) -> Callable[[dict[str, Any]], None]:
@@ -283,7 +283,7 @@ def _make_line_printer(progress: ProgressPhase, note: str) -> Callable[[dict[str
             if last_round < 0 and note:
                 print(note, file=sys.stderr, flush=True)
             last_round, last_time = snapshot["round"], now
-            progress.speak()
+            progress.record_line()
             print(describe_snapshot(snapshot), file=sys.stderr, flush=True)
 
     return show

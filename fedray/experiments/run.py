@@ -460,7 +460,7 @@ def run_inline(
     """
     environment.use_one_thread()
     if study is None:
-        scenario = replace(scenario, lanes=records.keep_lanes(scenario.lanes, out))
+        scenario = replace(scenario, lanes=records.recall_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
     device = "cpu" if actors else choose_device(scenario, study, out)

@@ -89,7 +89,7 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
         trial: The settings that all trials share.
         config: The keys of the trial, nested or dotted.
         reports: The module `fedray.runtime.ray.tasks`, or, in a test, an object with the same functions `report` and
-            `go_on`.
+            `restore_trial`.
     """
     prepare_process()
     use_one_thread()
@@ -117,7 +117,7 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
 
     with tempfile.TemporaryDirectory(prefix="fedray-trial-") as scratch:
         out = Path(scratch) / "run"
-        if not reports.go_on(out, dump_scenario(scenario)):
+        if not reports.restore_trial(out, dump_scenario(scenario)):
             directory.make_run_directory(out, dump_scenario(scenario))
         with explain_run(scenario, out, trial.own):
             study = build_study(scenario, trial.own)

@@ -98,10 +98,10 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
             raise Damaged(f"{path} cannot be used (it has {found.st_size:,} bytes, more than 1 GB)", remedy)
         return path.read_bytes()
     except OSError as error:
-        raise tell_apart(path, error, remedy) from None
+        raise say_unreadable(path, error, remedy) from None
 
 
-def tell_apart(path: Path, error: OSError, remedy: str) -> FedrayError:
+def say_unreadable(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
     `Damaged` is for a path that is missing or is a directory. `BadInput` is for a path that this user may not read.
@@ -264,7 +264,7 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
     try:
         found = sum_file(path)
     except OSError as error:
-        raise tell_apart(path, error, remedy) from None
+        raise say_unreadable(path, error, remedy) from None
     if found != wanted:
         why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
         raise say_damaged(path, why, remedy)
@@ -327,7 +327,7 @@ def has_file(folder: Path, name: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise tell_apart(folder, error, "") from None
+        raise say_unreadable(folder, error, "") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

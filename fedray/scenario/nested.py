@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput, quote_value, show_line
-from fedray.files.run_files import RESTORE, read_or_explain, say_damaged, tell_apart
+from fedray.files.run_files import RESTORE, read_or_explain, say_damaged, say_unreadable
 from fedray.own_code.user_code import name_type
 from fedray.scenario.names import NAMED, trains_one_model
 
@@ -131,7 +131,7 @@ def load_yaml(path: Path) -> Any:
     except UnicodeDecodeError:
         raise BadInput(f"{where} is not UTF-8 text: name a scenario, which is a YAML file") from None
     except OSError as wrong:
-        raise tell_apart(Path(where), wrong, "give a YAML file") from None
+        raise say_unreadable(Path(where), wrong, "give a YAML file") from None
     return parse_yaml(text, where)
 
 

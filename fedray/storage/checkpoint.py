@@ -180,7 +180,7 @@ def _load_tensors(file: Path, files: run_files.FileSums, remedy: str) -> dict[st
         with file.open("rb"):  # if this user may not read the file, the loader's own error would not say so
             return load_file(file)
     except OSError as error:
-        raise run_files.tell_apart(file, error, remedy) from None
+        raise run_files.say_unreadable(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise run_files.say_damaged(file, str(error) or type(error).__name__, remedy) from None
 

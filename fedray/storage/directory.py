@@ -60,7 +60,7 @@ def say_written(out: Path) -> BadInput:
     return BadInput(f"{out} is being written by another process: let it finish, or stop it")
 
 
-def is_unborn(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
     """Returns whether an entry of a directory comes from a run that ended before it wrote its scenario."""
     if path.name == "checkpoints":
         return path.is_dir() and not any(path.iterdir())
@@ -162,7 +162,7 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
         BadInput: The directory holds files that are no run, a run that must not be replaced, or a run that a process is
             writing.
     """
-    if not out.exists() or (out.is_dir() and all(map(is_unborn, out.iterdir()))):
+    if not out.exists() or (out.is_dir() and all(map(is_leftover, out.iterdir()))):
         return
     is_run = (out / "scenario.yaml").is_file() and (out / "checkpoints").is_dir()
     if is_run and not force:

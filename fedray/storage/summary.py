@@ -405,12 +405,12 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
     return log
 
 
-def look_on(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
+def guard_observer(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
     """Wraps a function that only watches a run. If the function fails, prints a line and does not call it again.
 
     Example:
-        >>> look = look_on("a gauge", lambda value: 1 / value, print)
-        >>> look(0), look(0)
+        >>> observe = guard_observer("a gauge", lambda value: 1 / value, print)
+        >>> observe(0), observe(0)
         a gauge failed (ZeroDivisionError: division by zero): the run goes on without it
         (None, None)
     """
@@ -468,7 +468,7 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
             raise
         except Exception as error:  # for example, the server of the tool does not answer; the run goes on without it
             tell(_say_failed(f"loggers: {kind}", error))
-    return [look_on(f"loggers: {kind}", log, tell) for kind, log in made]
+    return [guard_observer(f"loggers: {kind}", log, tell) for kind, log in made]
 
 
 def _import_tool(module: str, extra: str) -> ModuleType:
@@ -607,7 +607,7 @@ def read_identity(out: Path) -> dict[str, Any]:
     return found
 
 
-def keep_lanes(lanes: Lanes, out: Path) -> Lanes:
+def recall_lanes(lanes: Lanes, out: Path) -> Lanes:
     """Returns the value of `lanes` for a run that continues.
 
     If the scenario has `auto` and the run began with torch, the value is `torch`. Otherwise it is the scenario's value.

@@ -36,7 +36,7 @@ class Tune:
         if len(self.reported) == self.enough:
             raise SystemExit(0)  # as Tune ends a trial
 
-    def go_on(self, out: Path, scenario_text: str) -> bool:
+    def restore_trial(self, out: Path, scenario_text: str) -> bool:
         if self.start is not None:
             adopt_run(self.start, out, scenario_text)
         return self.start is not None

@@ -30,7 +30,7 @@ import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, warn_user
 from fedray.own_code.user_code import find_module_places
-from fedray.process import SIGNALS, current_ending, leave_untidy
+from fedray.process import SIGNALS, current_ending, skip_teardown
 from fedray.runtime import environment
 from fedray.runtime.environment import answers
 
@@ -233,7 +233,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         finally:
             if connection.gone:  # `ray.shutdown` would wait a minute for an answer, and then end this process
                 atexit.unregister(ray_worker.shutdown)
-                leave_untidy("ray")
+                skip_teardown("ray")
             else:
                 with keep_quiet():
                     ray.shutdown()
@@ -320,7 +320,7 @@ def _stop(folder: Path) -> None:
     with suppress(Exception), keep_quiet():
         ray.shutdown()
     environment.kill_session(folder)
-    leave_untidy("ray")  # nothing of this Ray is left
+    skip_teardown("ray")  # nothing of this Ray is left
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, keep_lanes, tell_user
+from fedray.storage.summary import build_loggers, recall_lanes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class Coordinator:
         log.addFilter(keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
-        scenario = replace(self.scenario, lanes=keep_lanes(self.scenario.lanes, self.out))
+        scenario = replace(self.scenario, lanes=recall_lanes(self.scenario.lanes, self.out))
         study = build_study(scenario, self.own)
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)

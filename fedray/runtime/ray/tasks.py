@@ -245,7 +245,7 @@ def report(metrics: Mapping[str, float], folder: Path | None) -> None:
     untyped.report(dict(metrics), checkpoint=None if folder is None else untyped.Checkpoint.from_directory(str(folder)))
 
 
-def go_on(out: Path, scenario_text: str) -> bool:
+def restore_trial(out: Path, scenario_text: str) -> bool:
     """Makes the run directory of a trial from the checkpoint that Tune has chosen for the trial.
 
     Args:
