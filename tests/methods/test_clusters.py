@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 import fedray
 from fedray.assembly.study import build_study
 from fedray.core.errors import FedrayWarning
-from fedray.features.mixture import LEAST_SHARE, fit_weights, share_samples
+from fedray.features.mixture import LEAST_RESPONSIBILITY, compute_responsibilities, fit_weights
 from fedray.methods import Method, Setting, federated
 from fedray.models.net import compute_raw_outputs
 from fedray.runtime.session import Inline
@@ -152,7 +152,7 @@ def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, rest
     losses = torch.stack(
         [nn.functional.cross_entropy(functional_call(net, one, (x,)), y, reduction="none") for one in nets]
     )
-    share = torch.from_numpy(share_samples(losses.detach().numpy(), np.full(2, 0.5))).float()
+    share = torch.from_numpy(compute_responsibilities(losses.detach().numpy(), np.full(2, 0.5))).float()
     assert float(share.std()) > 1e-3
     for m, one in enumerate(nets):
         grads = torch.autograd.grad((share[m] * losses[m]).mean(), list(one.values()), retain_graph=True)
@@ -165,7 +165,7 @@ def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, rest
 
 def test_no_share_is_0() -> None:
     """Else they are those of Bayes, as the loop of `test_loops` has them."""
-    assert share_samples([[0.0], [1e4]], [0.5, 0.5]).min() == LEAST_SHARE
+    assert compute_responsibilities([[0.0], [1e4]], [0.5, 0.5]).min() == LEAST_RESPONSIBILITY
 
 
 def test_an_e_step_never_makes_the_data_less_likely() -> None:
