@@ -689,7 +689,8 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
         scores = classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1]))
         known = [*scores, *PERSONAL, *CLASS_SETS, *OOD]
     else:
-        known = [*regression.regression_scores(np.zeros((1, 2)), np.zeros(2)), *PERSONAL_TARGETS, *TARGET_SETS]
+        scores = regression.regression_scores(np.zeros((1, 2)), np.zeros(2), residual=1.0)
+        known = [*scores, *PERSONAL_TARGETS, *TARGET_SETS]
     known += [name for one in own for name in (one, f"{one}_min", f"{one}_mean", f"{one}_max", f"personal_{one}")]
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)

@@ -148,6 +148,7 @@ def list_end_metrics(scenario: Scenario) -> list[str]:
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks of the keys of a sweep against each other, and of the scenarios of its trials.
 
+NOISY = ("crps", "coverage", "width", "sharpness")  # and nll: scores that the noise of the observations changes
 MOST_TRIED = 300  # combinations of ends in which an acting key is searched for
 
 
@@ -256,6 +257,23 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
         warn_user(
             f"sampler.name = {sweep.sampler.name} with {trials} trials is random search, because its first {first} are "
             f"random: raise trials, or lower sampler.{key}"
+        )
+
+
+def warn_of_missing_noise(sweep: Sweep) -> None:
+    """Warns if an objective of a regression holds the noise of the observations only in trials with a single model.
+
+    The reason is that a single model has no spread (`report/compare.py`).
+    """
+    scores = {one.name: one.metric.removeprefix(HELD_OUT_PREFIX).removeprefix("personal_") for one in sweep.objectives}
+    noisy = [name for name, score in scores.items() if score == "nll" or score.startswith(NOISY)]
+    corners = [(one, chosen) for one, chosen in space.enumerate_corners(sweep.space) if "method" in one.column]
+    ends = [sweep.scenario(chosen) for _, chosen in corners]
+    silent = [end for end in ends if end.predict.noise == "none" and end.model.objective != "gaussian_nll"]
+    if noisy and len({end.method.models > 1 for end in silent}) == 2:
+        warn_user(
+            f"objectives: the noise of the observations is part of {', '.join(noisy)} only in trials with one model: "
+            "choose nll_residual, or write overrides: {predict.noise: residual}"
         )
 
 

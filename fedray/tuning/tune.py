@@ -39,7 +39,7 @@ from fedray.tuning.space import (
     read_space,
     to_overrides,
 )
-from fedray.tuning.sweep import Sweep, read_objectives, read_sweep
+from fedray.tuning.sweep import Sweep, read_objectives, read_sweep, warn_of_missing_noise
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
@@ -301,6 +301,8 @@ def run_sweep(
     log.info("reading the data")
     study = build_study(base, own)
     check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
+    if not study.classes:
+        warn_of_missing_noise(sweep)
     limit, points = search.count_planned_trials(sweep, trials)
     journal = folder.absolute() / directory.JOURNAL
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
