@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from importlib import resources
@@ -485,17 +485,23 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
         >>> draw_plot(run, "nll").axes[0].get_ylabel()
         'NLL (nats)'
     """
-    name, known = name or run.metric, list_draws(run)
-    if name not in known:
-        remedy = wording.suggest_nearest(name, known, "choose one of those")
-        raise wording.BadInput(
-            f"plot {wording.quote_value(name)}: there is no such picture: {remedy} ({', '.join(sorted(known))})"
-        )
-    figure = draw_alone(partial(known[name], run))
+    return draw_named({known: partial(draw, run) for known, draw in list_draws(run).items()}, name or run.metric, "run")
+
+
+def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: str) -> Figure:
+    """Draws the picture `name` of a run or a sweep (`of`). `draws` has a function for each known name.
+
+    Raises:
+        BadInput: There is no picture of this name.
+        FedrayError: There are no numbers for the picture.
+    """
+    known = ", ".join(sorted(draws))
+    if name not in draws:
+        remedy = wording.suggest_nearest(name, draws, "choose one of those")
+        raise wording.BadInput(f"plot {wording.quote_value(name)}: there is no such picture: {remedy} ({known})")
+    figure = draw_alone(draws[name])
     if figure is None:
-        raise wording.FedrayError(
-            f"plot {name}: this run has no numbers for it: choose another of {', '.join(sorted(known))}"
-        )
+        raise wording.FedrayError(f"plot {name}: this {of} has no numbers for it: choose another of {known}")
     return figure
 
 

@@ -21,7 +21,7 @@ from fedray.core import errors as text
 from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
-from fedray.report.page import Card, draw_alone, fill_template
+from fedray.report.page import Card, draw_named, fill_template
 from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
 from fedray.report.read import Best, Table
 from fedray.scenario import nested
@@ -335,13 +335,12 @@ def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[st
     view = make_view(sweep, out, study, summary)
     with pictures.use_figure_style():
         sections = list(_sections(view))
-    trials_title, trials_table, trials_note = _list_trials(view)
     page = fill_template(
         title=f"Sweep {sweep.name}",
         facts=_facts(sweep, view),
         notes=_notes(view),
         cards=_cards(view, summary),
-        tables=[("Winners", _winners(view, summary), TEST), (trials_title, trials_table, trials_note)],
+        tables=[("Winners", _winners(view, summary), TEST), _list_trials(view)],
         sections=sections,
         runs=[],
         texts=[
@@ -373,16 +372,7 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
         "pareto": partial(figure_pareto, view),
         "curves": partial(figure_curves, view),
     }
-    name = name or view.objectives[0].name
-    if name not in known:
-        remedy = text.suggest_nearest(name, known, "choose one of those")
-        raise text.BadInput(
-            f"plot {text.quote_value(name)}: a sweep has no such picture: {remedy} ({', '.join(known)})"
-        )
-    figure = draw_alone(known[name])
-    if figure is None:
-        raise text.FedrayError(f"plot {name}: this sweep has no numbers for it: choose another of {', '.join(known)}")
-    return figure
+    return draw_named(known, name or view.objectives[0].name, "sweep")
 
 
 def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:

@@ -17,7 +17,7 @@ import ray
 import ray._private.state as ray_state
 from ray import exceptions
 from ray.util import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import Clients
@@ -266,11 +266,6 @@ REMEDIES = {  # type of an error -> what the user can do about full memory or a 
     "OutOfMemoryError": "give the node more memory or fewer actors (clients.actors), or lower method.models, "
     "replicates or the model's size",
 }
-
-
-def pin_to_this_node() -> NodeAffinitySchedulingStrategy:
-    """Returns Ray's strategy by which an actor starts on this node, which has the run directory."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
 def find_address_of(node: str) -> str:

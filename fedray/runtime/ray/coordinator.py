@@ -19,6 +19,7 @@ import ray
 import torch
 from ray import cloudpickle as untyped
 from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study
@@ -348,13 +349,14 @@ def _run_coordinator(
     If the coordinator dies, it is replaced.
     """
     folder, alone = str(Path.cwd()), connection.folder is not None
+    here = ray.get_runtime_context().get_node_id()
     kind: Any = ray.remote(Coordinator)
     options = {
         "num_cpus": 0,  # Ray may start such an actor on any node
         "max_concurrency": 2,
         "max_restarts": 0,
         "runtime_env": worker_environment(send_modules(own, connection)),
-        "scheduling_strategy": cluster.pin_to_this_node(),
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),  # where the run directory is
     }
     for _ in range(MOST_STARTS):
         [named] = cluster.name_options(out.name, ["coordinator"])
