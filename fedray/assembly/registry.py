@@ -486,14 +486,6 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
     return replace(keys, **{first: _change(getattr(keys, first), rest, changes)})
 
 
-def drop_watchers(scenario: Scenario, own: UserObjects) -> tuple[Scenario, UserObjects]:
-    """Removes callbacks, `stop` and the best checkpoint, so that the scenario can be trained inside another run."""
-    kept = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
-    checkpoint = replace(scenario.checkpoint, best=None)
-    scenario = replace(scenario, own=kept or None, callbacks=None, stop=None, checkpoint=checkpoint)
-    return scenario, replace(own, callbacks=())
-
-
 def require_objects(scenario: Scenario, own: UserObjects) -> None:
     """Checks that every Python object with which the run was started is passed again.
 

@@ -29,7 +29,7 @@ from fedray.bench.rows import MB, BenchResult, Cost, Work
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Local
-from fedray.core.types import IntArray, Layout, Plan
+from fedray.core.types import IntArray, Plan
 from fedray.data.files import find_data_root
 from fedray.data.types import Dataset, Split, classification, regression
 from fedray.evaluation.evaluate import make_evaluator
@@ -399,12 +399,6 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
     return choose, deal
 
 
-def flatten_model(layout: Layout, model: nn.Module) -> Tensor:
-    """Joins the parameters and buffers of a model to one vector, `[d]` float64, in main memory."""
-    named = dict(model.named_parameters()) | dict(model.named_buffers())
-    return torch.cat([named[name].detach().flatten() for name in layout.names]).double().cpu()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows that compare the speed with the plain loop on one core, on Ray, and on a GPU. No round is evaluated.
 
@@ -546,7 +540,8 @@ def measure_weight_difference(
     for world in range(study.worlds):
         plain = make_federation(study, work.module, world, device)
         loop(plain, 0, *draw_as_simulated(study, world))
-        row = flatten_model(study.net.layout, plain.model)
+        named = dict(plain.model.named_parameters()) | dict(plain.model.named_buffers())
+        row = torch.cat([named[name].detach().flatten() for name in study.net.layout.names]).double().cpu()
         update = (row - first[world]).norm()
         worst = max(worst, float((progress.state.models[world].double() - row).norm() / update))
     return worst

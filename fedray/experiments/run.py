@@ -250,7 +250,7 @@ def _score_candidates(
     Returns:
         The name of the held-out score, and the scores of each pair (replicate, fold), in ascending order of the rates.
     """
-    trial, own = registry.drop_watchers(make_candidate_scenario(scenario), own)
+    trial, own = make_candidate_scenario(scenario), replace(own, callbacks=())
     for number in range(len(grid), 0, -1):
         candidates = folder / f"smallest_{number}"
         if (candidates / "diverged").exists():
@@ -278,8 +278,10 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
     """Returns the scenario that trains a candidate. Samples are withheld, and models are evaluated at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
-    local = replace(scenario.local, lr_grid=[])
-    return replace(scenario, runtime="inline", data=data, local=local, evaluate=once, loggers=[], table=[])
+    local, best = replace(scenario.local, lr_grid=[]), replace(scenario.checkpoint, best=None)
+    own = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
+    rest = replace(scenario, own=own or None, callbacks=None, stop=None, checkpoint=best, loggers=[], table=[])
+    return replace(rest, runtime="inline", data=data, local=local, evaluate=once)
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:

@@ -104,15 +104,10 @@ def heterofl(setting: kit.Setting) -> kit.Method:
         assign=kit.permutation,  # the participants of the round, and which model they train
         slices=kit.cut_slices(  # W^l = W_g[: d^l, : k^l], the same slice in every round
             setting.tier_nets,
-            first_channels,
+            lambda _t, _channels: 0,  # the first channel
             answers=True,  # a client keeps, and is scored with, the slice that it has
         ),
         local=setting.local,  # E epochs of SGD on the slice, hidden layers divided by r with `scaler`
         compress=kit.dense,
     )  # each part of W_g becomes its mean over the slices that have it
     return kit.Method("heterofl", phase)
-
-
-def first_channels(_t: int, _channels: int) -> int:
-    """Returns 0, because the slice of every tier begins with channel 0."""
-    return 0
