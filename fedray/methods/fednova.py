@@ -46,6 +46,7 @@ SPECS = {
         family="averaging",
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         robust=False,
+        coefficients=False,
         splits=True,
     ),
 }
@@ -55,14 +56,13 @@ def fednova(setting: kit.Setting) -> kit.Method:
     """Composes FedNova with K models, `[K, d]`.
 
     Raises:
-        BadInput: Clients do not train with SGD, or the scenario sets a different way to average uploads.
+        BadInput: Clients do not train with plain SGD.
     """
     local = setting.local
     kit.base.require(
         "FedNova",
         local__optimizer=(local.optimizer_name, "sgd"),
         local__pull=(local.pull, 0),
-        server__coefficients=(setting.coefficients or "fedavg", "fedavg"),
     )
     phase = kit.federated(
         setting,
