@@ -15,6 +15,7 @@ import reference_api
 import reference_keys
 import reference_methods
 import reference_metrics
+import theorems
 from small import of_method
 
 from fedray.assembly.study import build_study
@@ -158,3 +159,7 @@ def test_every_public_name_has_an_entry(module: str) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_the_makers_run(name: str) -> None:
     assert doctest.testmod(import_module(name)).failed == 0
+
+
+def test_what_holds_the_theorems_of_earlier_tests_is_there() -> None:
+    assert theorems.find_missing() == []
