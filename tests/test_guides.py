@@ -40,14 +40,6 @@ SLOW = (
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 
 
-def typed_commands(text: str) -> list[list[str]]:
-    """Every `fedray ...` that a page types, in its blocks and between backticks, as words."""
-    blocks = "\n".join(body for kind, body in find_blocks(text) if kind in ("bash", "text")).replace("\\\n", " ")
-    lines = [line.partition("#")[0] for line in blocks.splitlines()] + re.findall(r"`(fedray [^`]*)`", text)
-    found = [re.search(r"(?:^|[/'\s])fedray ([a-z]+\b[^'&|]*(?:'[^']*')?[^'&|]*)", line) for line in lines]
-    return [shlex.split(match[1].rstrip("'")) for match in found if match and match[1].count("'") % 2 == 0]
-
-
 @every_notebook
 def test_a_tutorial_is_a_notebook_of_the_usual_kernel(path: Path) -> None:
     text = path.read_text()
@@ -57,8 +49,12 @@ def test_a_tutorial_is_a_notebook_of_the_usual_kernel(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [*NOTEBOOKS, *GUIDES, *OTHERS, RAY_TUNE], ids=lambda path: path.stem)
 def test_the_commands_of_a_page_are_there(path: Path) -> None:
-    """Each command with its options, also where it cannot be run here."""
-    for words in typed_commands(path.read_text()):
+    """Each command with its options, in blocks and between backticks, also where it cannot be run here."""
+    text = path.read_text()
+    blocks = "\n".join(body for kind, body in find_blocks(text) if kind in ("bash", "text")).replace("\\\n", " ")
+    lines = [line.partition("#")[0] for line in blocks.splitlines()] + re.findall(r"`(fedray [^`]*)`", text)
+    found = [re.search(r"(?:^|[/'\s])fedray ([a-z]+\b[^'&|]*(?:'[^']*')?[^'&|]*)", line) for line in lines]
+    for words in [shlex.split(one[1].rstrip("'")) for one in found if one and one[1].count("'") % 2 == 0]:
         command: click.Command = commands
         while isinstance(command, click.Group) and words and words[0] in command.commands:
             command = command.commands[words.pop(0)]

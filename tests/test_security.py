@@ -143,6 +143,9 @@ SYNTHETIC, STRATA = "data.name=synthetic", "schedule.rows=stratum"
 TOO_MUCH = [
     ("method.models x replicates x model", ["method.models=10000", "model.hidden=[65536]"]),
     ("clients.number x replicates", [SYNTHETIC, "clients.number=1e9", "participation.per_round=1", STRATA]),
+    ("evaluate.clients x replicates", ["clients.number=1e4", "replicates=1e4", "participation.per_round=1",
+                                        "evaluate.clients=all", "method.models=1", "model.name=linear"]),
+    ("method.models x replicates x test rows x model", ["method={name: pvi, samples: 10000}", "replicates=50"]),
     ("data.clients x data.samples", ["data={name: sine, samples: 1000000}", "clients.number=1e6"]),
     ("clients.per_actor", [SYNTHETIC, "clients.number=1e8", "participation.per_round=9", "runtime=ray",
                            "clients.per_actor=1", "schedule.rows=client", "method.models=2"]),

@@ -69,10 +69,6 @@ def test_an_augmentation_that_changes_nothing_changes_no_bit(engine: str) -> Non
     assert not torch.equal(models(plain), models(changed))
 
 
-def mirror_and_move(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return x.flip(-1), (y + 1) % 3
-
-
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedpa", "pfedbayes", "random_walk"])
 def test_clients_that_change_their_rows_are_clients_with_changed_rows(method: str) -> None:
     """Pictures are mirrored, and classes moved by one; models answer on test rows as they are."""
@@ -83,7 +79,7 @@ def test_clients_that_change_their_rows_are_clients_with_changed_rows(method: st
     changed = classification("mine", Split(x[:90, :, :, ::-1].copy(), (y[:90] + 1) % 3), test, names)
     keys = of_method(method, {"rounds": 2, "data": {"limit": None}, "clients": {"number": 3}, "report": False})
     keys["data"]["partition"] = {"name": "iid"}  # which does not read the classes
-    one = fedray.run(keys, data=as_it_is, augment=mirror_and_move)
+    one = fedray.run(keys, data=as_it_is, augment=lambda x, y: (x.flip(-1), (y + 1) % 3))
     other = fedray.run(keys, data=changed)
     torch.testing.assert_close(models(one), models(other), rtol=1e-5, atol=1e-6)
     assert one.metrics["nll"] == pytest.approx(other.metrics["nll"], rel=1e-5)

@@ -8,12 +8,6 @@ from click.shell_completion import ShellComplete
 from fedray.cli.commands import commands
 
 
-def offer(*words: str) -> dict[str, str]:
-    """What is offered for the last word, with the kind of each."""
-    found = ShellComplete(commands, {}, "fedray", "_FEDRAY_COMPLETE").get_completions(list(words[:-1]), words[-1])
-    return {item.value: item.type for item in found}
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -29,4 +23,6 @@ def offer(*words: str) -> dict[str, str]:
     ],
 )
 def test_tab_offers_what_may_stand_there(words: tuple[str, ...], expected: dict[str, str]) -> None:
-    assert offer(*words) == expected
+    """With the kind of each."""
+    found = ShellComplete(commands, {}, "fedray", "_FEDRAY_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    assert {item.value: item.type for item in found} == expected

@@ -122,14 +122,6 @@ def test_feddyn_is_the_box_of_its_paper() -> None:
     np.testing.assert_allclose(runtime.private()["dynamic/rows"].numpy(), h, rtol=1e-9, atol=1e-12)
 
 
-def some(study: Study) -> Study:
-    """A third of the clients a round, in turn."""
-    phase = study.method.phase
-    whole = phase.schedule
-    part = replace(phase, schedule=lambda t, state: whole(t, state).take(np.arange(N) % 3 == t % 3))
-    return replace(study, method=replace(study.method, phase=part))
-
-
 @pytest.mark.parametrize("pull", [0.0, 0.7])
 def test_ditto_is_the_box_of_its_paper(pull: float) -> None:
     """Four rounds of two clients each against NumPy (Li et al. 2021, Alg. 1): the pull is to the broadcast model.
@@ -137,7 +129,10 @@ def test_ditto_is_the_box_of_its_paper(pull: float) -> None:
     Without a pull each client trains by itself.
     """
     lr, steps = 0.1, 5
-    study = some(quadratic_study({"name": "ditto", "lambda": pull}, steps=steps, lr=lr))
+    study = quadratic_study({"name": "ditto", "lambda": pull}, steps=steps, lr=lr)
+    whole = study.method.phase.schedule  # a third of the clients a round, in turn
+    part = replace(study.method.phase, schedule=lambda t, s: whole(t, s).take(np.arange(N) % 3 == t % 3))
+    study = replace(study, method=replace(study.method, phase=part))
     state, runtime = train_rounds(study, 4)
     w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
     mine: dict[int, np.ndarray] = {}

@@ -371,16 +371,10 @@ def test_with_a_server_that_follows_the_factors_one_round_is_exact() -> None:
         torch.testing.assert_close(one.natural, one.exact(), rtol=1e-4, atol=2e-2)
 
 
-def pvi_of_admm() -> Federation:
-    """Clients of IVON-ADMM with penalty 1 at PVI's server."""
-    made = pvi(5, 0.2)
-    made.learn = admm(5).learn
-    return made
-
-
 def test_pvi_is_the_case_of_penalty_and_server_step_1() -> None:
     """Its damping is then gamma; clients whose losses are quadratic go the same way in every round."""
-    one, other = admm(5, gamma=0.2, step=1.0), pvi_of_admm()
+    one, other = admm(5, gamma=0.2, step=1.0), pvi(5, 0.2)
+    other.learn = admm(5).learn  # clients of IVON-ADMM with penalty 1 at PVI's server
     for t in range(6):
         who = list(range(5)) if t % 2 else [t // 2, 4]
         for each in (one, other):

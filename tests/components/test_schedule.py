@@ -179,18 +179,15 @@ def test_balanced_shifts_one_order_for_an_age_and_draws_another_for_the_next() -
     assert len(set(orders)) == 6
 
 
-def state_with(loss: list[float], clients: int) -> State:
-    rows = torch.tensor(loss).expand(1, clients, len(loss)).clone()
-    return State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), {"job_loss": rows})
-
-
 def test_adaptive_prefers_the_models_of_high_loss() -> None:
     """Odds are the losses: 8 : 1 : 1 here; a model never met counts as the worst one."""
     case = Case(Clients((Tier("all", 500),)), 3, (0,), (500,))
     plan = make_schedule(case, "adaptive", "full")
 
     def shares(loss: list[float]) -> np.ndarray:
-        jobs = [plan(t, state_with(loss, 500)).model for t in range(4)]
+        told = {"job_loss": torch.tensor(loss).expand(1, 500, 3).clone()}
+        state = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), told)
+        jobs = [plan(t, state).model for t in range(4)]
         return np.bincount(np.concatenate(jobs), minlength=3) / 2000
 
     low = -20.0 - math.log(8.0)  # densities above 1 have negative losses, whose odds are exp(loss)

@@ -37,12 +37,6 @@ def total(parts: list[ExactSum]) -> Tensor:
     return merged.value()
 
 
-def resolution(x: Tensor, weight: Tensor, limbs: int) -> float:
-    """Largest error of a sum: half a unit of the finest limb a row, and float64's rounding of the end result."""
-    most = float((x.abs().amax(1) * weight).sum()) if len(x) else 0.0
-    return len(x) * 2.0 ** -(37 + 28 * (limbs - 1)) + 2.0**-51 * most
-
-
 @given(uploads(), st.permutations(range(ROWS)), st.lists(st.integers(0, 3), min_size=ROWS, max_size=ROWS))
 def test_order_and_packing_change_no_bit(
     given_uploads: tuple[Tensor, Tensor, Tensor], order: list[int], actor: list[int]
@@ -63,13 +57,14 @@ def test_order_and_packing_change_no_bit(
 def test_it_is_the_sum_to_the_resolution_of_its_limbs(
     given_uploads: tuple[Tensor, Tensor, Tensor], limbs: int, square: bool
 ) -> None:
-    """math.fsum of the same terms, group by group and entry by entry."""
+    """math.fsum of the same terms; the error is half a unit of the finest limb a row, and float64's of the result."""
     x, group, weight = given_uploads
     if square and float((x.double().square().amax(1) * weight).max()) >= 2.0**28:
         return
     value = exact_sum(x, group, GROUPS, weight, limbs=limbs, square=square).value()
     terms = (x.double().square() if square else x.double()) * weight[:, None]
-    worst = resolution(x.double().square() if square else x, weight, limbs)
+    most = float(terms.abs().amax(1).sum()) if len(x) else 0.0
+    worst = len(x) * 2.0 ** -(37 + 28 * (limbs - 1)) + 2.0**-51 * most
     for g in range(GROUPS):
         for i in range(WIDTH):
             right = math.fsum(terms[group == g, i].tolist())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import warnings
@@ -117,13 +116,6 @@ def test_whole_numbers_of_more_than_20_values_are_classes_in_every_form_and_it_i
         assert adapt(frame, target="kind", task="classification").classes == 30
 
 
-def encode_picture(level: int) -> bytes:
-    """A picture of 8 x 8 as the bytes of a PNG file."""
-    made = io.BytesIO()
-    Image.fromarray(np.full((8, 8), level, np.uint8) + np.arange(64, dtype=np.uint8).reshape(8, 8)).save(made, "PNG")
-    return made.getvalue()
-
-
 def make_users(*names: str, low: float = -2.0, features: int = 784) -> dict[str, Any]:
     """Rows of users in LEAF's form, standardized as FedProx's MNIST."""
     rows = {
@@ -169,7 +161,8 @@ def test_text_beside_folders_of_classes_made_tables_of_them(tmp_path: Path) -> N
     for kind in ("cat", "dog"):
         for i in range(5):
             (tmp_path / "pictures" / kind).mkdir(parents=True, exist_ok=True)
-            (tmp_path / "pictures" / kind / f"{i}.png").write_bytes(encode_picture(i))
+            picture = np.full((8, 8), i, np.uint8) + np.arange(64, dtype=np.uint8).reshape(8, 8)
+            Image.fromarray(picture).save(tmp_path / "pictures" / kind / f"{i}.png")
     for name in ("README.txt", "labels.csv", "classes.txt", "README.md"):
         (tmp_path / "pictures" / name).write_text("file,label\n1.png,cat\n")
         with pytest.warns(FedrayWarning):

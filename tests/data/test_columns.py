@@ -18,21 +18,13 @@ from fedray.data.adaptation import read_inputs
 from fedray.data.store import open_dataset
 
 
-def write_table(folder: Path, **columns: Any) -> dict[str, Any]:
-    """A table of 40 rows with an input `a` and a target `kind`, and the options that read it."""
-    frame = {"a": np.arange(40) / 7, "kind": ["no", "yes"] * 20, **columns}
-    pd.DataFrame(frame).to_csv(folder / "t.csv", index=False)
-    return {"path": str(folder / "t.csv"), "target": "kind"}
-
-
 def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_without_a_word(tmp_path: Path) -> None:
-    options = write_table(
-        tmp_path,
-        city=["Rome", "Oslo"] * 20,
-        code=["7", "x", "y", "z"] * 10,
-        smokes=[True, False] * 20,
-        ticket=[f"ticket {i}" for i in range(40)],
-    )
+    columns = {
+        "a": np.arange(40) / 7, "kind": ["no", "yes"] * 20, "city": ["Rome", "Oslo"] * 20,
+        "code": ["7", "x", "y", "z"] * 10, "smokes": [True, False] * 20, "ticket": [f"ticket {i}" for i in range(40)],
+    }  # fmt: skip
+    pd.DataFrame(columns).to_csv(tmp_path / "t.csv", index=False)
+    options = {"path": str(tmp_path / "t.csv"), "target": "kind"}
     for _ in range(2):  # as read, and from the store
         with pytest.warns(FedrayWarning) as said:
             data = open_dataset("table", None, options)

@@ -24,14 +24,6 @@ PARTITIONERS: dict[str, dict[str, Any]] = {
 }
 
 
-def own_lists(name: str, labels: np.ndarray) -> list[list[int]]:
-    """What flwr_datasets gives by itself."""
-    more = {} if name == "IidPartitioner" else {"partition_by": "label"}
-    partitioner = getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name])
-    partitioner.dataset = datasets.Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
-    return [partitioner.load_partition(i)["index"][:] for i in range(N)]
-
-
 def dealt(own: Any = None, options: dict[str, Any] | None = None) -> list[list[int]]:
     shards = build_shards(load_data("digits"), "flower", options or {}, N, [0, 1], own=own)
     assert isinstance(shards, StoredShards)
@@ -42,10 +34,11 @@ def dealt(own: Any = None, options: dict[str, Any] | None = None) -> list[list[i
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 def test_the_index_lists_are_those_of_flwr_datasets(name: str) -> None:
-    wanted = own_lists(name, load_data("digits").train.y)
-    assert dealt(options={"partitioner": name, **PARTITIONERS[name]}) == wanted
-    more = {} if name == "IidPartitioner" else {"partition_by": "label"}
-    assert dealt(own=getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name])) == wanted
+    labels, more = load_data("digits").train.y, {} if name == "IidPartitioner" else {"partition_by": "label"}
+    alone, own = (getattr(flwr, name)(num_partitions=N, **more, **PARTITIONERS[name]) for _ in range(2))
+    alone.dataset = datasets.Dataset.from_dict({"label": labels, "index": np.arange(len(labels))})
+    wanted = [alone.load_partition(i)["index"][:] for i in range(N)]
+    assert dealt(options={"partitioner": name, **PARTITIONERS[name]}) == wanted == dealt(own=own)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,10 @@ def test_a_run_stores_the_drift_of_every_client() -> None:
         assert rows.client[rows.anomaly].tolist() == [MOVED]
         np.testing.assert_allclose(rows.z_knowledge, z_scores(rows.knowledge))
         assert (rows.replicate == replicate).all()
+    cubic = {"data": {"name": "cubic", "limit": None, "partition": {"name": "iid", "alpha": None}}}
+    for method, change in (("fed_ensemble", cubic), ("ditto", {"method": {"models": 2}})):
+        table = fedray.run(of_method(method, change)).drift.to_pandas()
+        assert len(table) and (table.knowledge <= table.total + 1e-9).all()
 
 
 def test_variances_of_a_regression_are_those_of_the_mixture() -> None:

@@ -113,3 +113,8 @@ def test_scores_are_chosen_by_name(runs: dict[str, fedray.Run]) -> None:
     found = fedray.compare(pair, metrics=["ece", "accuracy"]).pairs
     assert [one.metric for one in found] == ["ece", "accuracy"]
     assert found[1] == usual["accuracy"]
+    keys = scenario({"rounds": 1, "report": False, "evaluate": {"ood": "noise"}})
+    noise = [fedray.run(keys, method__models=k) for k in (1, 2)]
+    assert "ood_auroc" in {one.metric for one in fedray.compare(noise).pairs}
+    other = fedray.compare([noise[0], fedray.run(keys, evaluate__ood="digits")])
+    assert not any("ood" in one.metric for one in other.pairs) and "evaluate.ood (noise, digits)" in str(other.notes)

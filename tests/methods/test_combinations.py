@@ -93,11 +93,6 @@ PUBLIC = ("fedray", "fedray.methods", "fedray.core.errors", "fedray.core.options
 QUICK = ("fedavg", "feddyn", "heterofl", "depthfl", "pvi", "fedem", "beta_predbayes", "adaboost_f", "local_only")
 
 
-def list_methods(file: str) -> list[str]:
-    """The methods of a file of the package."""
-    return [name for name, compose in METHODS.items() if compose.__module__ == f"fedray.methods.{file}"]
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_a_papers_file_imports_what_a_user_may(file: str) -> None:
     """Of fedray: the kit, specs and their checks, errors, and other papers by names without an underscore."""
@@ -112,29 +107,24 @@ def test_a_papers_file_imports_what_a_user_may(file: str) -> None:
             assert not node.attr.startswith("_") or node.attr in ("_replace", "_fields"), ast.unparse(node)
 
 
-def copy_file(file: str, folder: Path) -> Any:
-    """The module of a copy."""
-    path = folder / f"copy_of_{file}.py"
-    path.write_text((Path(methods.__file__).parent / f"{file}.py").read_text(encoding="utf-8"), encoding="utf-8")
-    spec = util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    sys.modules[path.stem] = module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow, id=name)
-        for file in FILES
-        for name in list_methods(file)
+        for name, compose in METHODS.items()
+        if compose.__module__.removeprefix("fedray.methods.") in FILES
     ],
 )
 @pytest.mark.filterwarnings("ignore::fedray.core.errors.ScenarioWarning")
 def test_a_copy_trains_the_same_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_report(monkeypatch)
-    module = copy_file(METHODS[name].__module__.rpartition(".")[2], tmp_path)
+    file = METHODS[name].__module__.rpartition(".")[2]
+    path = tmp_path / f"copy_of_{file}.py"
+    path.write_text((Path(methods.__file__).parent / f"{file}.py").read_text(encoding="utf-8"), encoding="utf-8")
+    spec = util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[path.stem] = module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     specs: dict[str, MethodSpec] = module.SPECS
     compose: Callable[..., Any] = getattr(module, name)
     fedray.register("method", f"my_{name}", compose, spec=specs[name])

@@ -293,10 +293,6 @@ class Backwards(torch.autograd.Function):
         return g
 
 
-def unmapped() -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 3), Apply(Backwards.apply))
-
-
 NETS: dict[str, tuple[Net, tuple[int, ...]]] = {
     "linear": (build_net("linear", (5,), 3, "cross_entropy"), (5,)),
     "mlp": (build_net("mlp", (5,), 3, "cross_entropy", hidden=[7]), (5,)),
@@ -306,7 +302,10 @@ NETS: dict[str, tuple[Net, tuple[int, ...]]] = {
         (5,),
     ),
     "recurrent": (build_net("lstm", (6,), 5, "cross_entropy", vocabulary=5, hidden=4, layers=1), (6,)),
-    "not mapped": (net_of(unmapped, "own", "cross_entropy", 3), (5,)),
+    "not mapped": (
+        net_of(lambda: nn.Sequential(nn.Linear(5, 3), Apply(Backwards.apply)), "own", "cross_entropy", 3),
+        (5,),
+    ),
 }
 
 

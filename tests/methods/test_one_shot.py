@@ -233,6 +233,14 @@ def test_one_step_without_temperature_is_that_of_clients_alone() -> None:
     assert (read_part(warm.progress.state, warm.study.parts[0]).models - wanted).abs().max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore:.*took no upload")
+def test_with_a_fixed_beta_clients_may_drop_out() -> None:
+    jobs = (one := run({"participation": {"dropout": 0.4}}, beta=0.5)).clients.to_pandas()
+    lost = jobs.loc[jobs["status"] == "dropped", "client"].unique()
+    samples = find_samples(one)[lost]
+    assert len(lost) and torch.equal(samples[:, 0], samples[:, 1])  # its first network
+
+
 def test_the_samples_go_up_once_and_beta_nowhere(ends: dict[Any, fedray.Run]) -> None:
     for beta, one in ends.items():
         jobs = one.clients.to_pandas()

@@ -19,7 +19,7 @@ from fedray.assembly.features import make_graph, make_walk
 from fedray.assembly.study import build_study
 from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import IntArray, SizedPlan, State
+from fedray.core.types import SizedPlan, State
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.sections import GraphKeys
@@ -65,15 +65,6 @@ def test_the_path_is_a_function_of_seed_and_step_alone() -> None:
     assert (alone == early.at(50)).all() and (among[1] == alone[0]).all() and (among[1] == among[2]).all()
 
 
-def visits(graph: Graph, transition: str) -> IntArray:
-    """How often each node is held, counted at steps far enough apart to be independent, over all walks."""
-    at = make_walks([graph], WALKS, [3], transition, Outages()).at
-    nodes = len(graph.start) - 1
-    # an even ring is periodic: a pair of neighbouring steps sees both of its halves
-    seen = [at(t) for t in range(200, STEPS, 50)] + [at(t + 1) for t in range(225, STEPS, 50)]
-    return np.bincount(np.concatenate(seen, axis=None), minlength=nodes)
-
-
 @pytest.mark.parametrize(
     ("made", "transition", "law"),
     [
@@ -88,7 +79,10 @@ def visits(graph: Graph, transition: str) -> IntArray:
 def test_visits_follow_the_stationary_law(made: Any, transition: str, law: str) -> None:
     """Chi-square at level 0.001: degree / 2E for uniform and lazy steps, 1 / N for Metropolis' on any graph."""
     graph = graph_from(made)
-    count = visits(graph, transition)
+    at = make_walks([graph], WALKS, [3], transition, Outages()).at
+    # steps far enough apart to be independent; an even ring is periodic: neighbouring steps see both of its halves
+    seen = [at(t) for t in range(200, STEPS, 50)] + [at(t + 1) for t in range(225, STEPS, 50)]
+    count = np.bincount(np.concatenate(seen, axis=None), minlength=len(made))
     share = graph.degree / graph.degree.sum() if law == "degree" else np.full(len(count), 1 / len(count))
     expected = share * count.sum()
     assert ((count - expected) ** 2 / expected).sum() < chi2.ppf(1 - LEVEL, len(count) - 1)

@@ -54,10 +54,6 @@ def run(own: Composition | None = None, **overrides: Any) -> Run:
     return KNOWN[name]
 
 
-def model_hash(run: Run) -> str:
-    return str(run.summary["model_hash"])
-
-
 def rows_of(run: Run) -> Tensor:
     """The final models `[R * K, d]`."""
     return run.progress.state.models

@@ -65,15 +65,6 @@ def test_fedrolex_trains_every_channel_equally_often(width: float) -> None:
     assert [rolling_channels(t, 4) for t in range(6)] == [0, 1, 2, 3, 0, 1]
 
 
-def train_plainly(module: nn.Module, x: Tensor, y: Tensor, lr: float, steps: int) -> None:
-    """A torch loop: whole batches, SGD with momentum."""
-    optimizer = torch.optim.SGD(module.train().parameters(), lr=lr, momentum=0.9)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.autograd.backward(F.cross_entropy(module(x), y))
-        optimizer.step()
-
-
 class Divide(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * x
@@ -104,7 +95,12 @@ def test_a_slice_is_trained_as_a_small_module_is(name: str, scaler: bool, kind: 
         parts = [layer["0.weight"][channels], layer["0.bias"][channels], flat, layer["4.bias"][units],
                  layer["6.weight"][:, units], layer["6.bias"]]  # fmt: skip
     small.load_state_dict(dict(zip(small.state_dict(), parts, strict=True)))
-    train_plainly(small, *study.pool_rows(0), lr=0.05, steps=3)
+    x, y = study.pool_rows(0)
+    optimizer = torch.optim.SGD(small.train().parameters(), lr=0.05, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.autograd.backward(F.cross_entropy(small(x), y))
+        optimizer.step()
     wanted = torch.cat([value.flatten() for value in small.state_dict().values()])
     assert study.method.phase.nets
     columns = study.method.phase.columns(1, 0)
@@ -265,11 +261,6 @@ def run_depths(tiers: dict[str, Any], *changes: dict[str, Any], **options: Any) 
     return fedray.run(of_method("depthfl", keys, *changes))
 
 
-def run_plain(name: str, network: Any = None, **options: Any) -> fedray.Run:
-    keys = {"method": options, "clients": {"number": None, "tiers": WHOLE}, "server": {"weighting": "uniform"}}
-    return fedray.run(of_method(name, {} if network else {"model": MODEL}, keys), model=network)
-
-
 def truncated() -> nn.Module:
     """The first block of the network, with its head."""
     hidden, out = nn.Linear(64, 8), nn.Linear(6, 10)
@@ -281,9 +272,10 @@ def truncated() -> nn.Module:
 @pytest.mark.parametrize(("depth", "alpha"), [(1, 0.0), (2, 0.0), (2, 0.1)])
 def test_where_all_have_one_depth_and_one_head_it_is_fedavg_or_feddyn(depth: int, alpha: float) -> None:
     """At depth 1 of the truncated network, and what nobody trains does not answer; else the last head is alone."""
-    wanted = run_plain(
-        "feddyn" if alpha else "fedavg", truncated if depth == 1 else None, **{"alpha": alpha} if alpha else {}
-    )
+    name, options = ("feddyn", {"alpha": alpha}) if alpha else ("fedavg", {})
+    keys = {"method": options, "clients": {"number": None, "tiers": WHOLE}, "server": {"weighting": "uniform"}}
+    given = of_method(name, {} if depth == 1 else {"model": MODEL}, keys)
+    wanted = fedray.run(given, model=truncated if depth == 1 else None)
     tiers = {"weak": {"number": 6, "width": 0.5}} if depth == 1 else WHOLE
     found = run_depths(tiers, alpha=alpha, extended=depth == 1)
     layers = found.study.net.layout.views(found.progress.state.models[0])

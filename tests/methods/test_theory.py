@@ -113,6 +113,8 @@ def test_repetitions_differ_in_their_first_models_only() -> None:
     jobs = run.clients.to_pandas().pivot(index="client", columns="replicate", values="model")
     assert (jobs.nunique(axis=1) == 1).all()
     assert len({tuple(row) for row in run.progress.state.models.tolist()}) == 6
+    sine = {"data": {"name": "sine"}, "vary": "init", "runtime": "inline", "rounds": 1, "replicates": 2}
+    assert fedray.run(sine).metrics["noise"] == pytest.approx(0.04 * 1.5, rel=0.01)
 
 
 def test_bias_variance_and_noise_add_up_to_the_error() -> None:

@@ -79,6 +79,7 @@ def test_classification_in_one_call() -> None:
     assert (scores["accuracy_min"], scores["accuracy_max"]) == (min(alone), max(alone))
     assert scores["accuracy_min"] <= scores["accuracy_mean"] <= scores["accuracy_max"]
     assert scores["entropy"] == pytest.approx(stats.entropy(PROBS, axis=-1).mean())
+    assert classification.entropies([1.0, 0.0]) == 0  # 0 log 0
     assert set(scores) == {
         *("accuracy", "f1_weighted", "f1_macro", "nll", "brier", "ece", "entropy", "disagreement"),
         *("accuracy_min", "accuracy_mean", "accuracy_max"),

@@ -309,7 +309,10 @@ def test_a_changed_source_is_refused_also_where_a_closure_holds_it(tmp_path: Pat
 
 
 def test_code_without_a_source_of_its_own_goes_on(tmp_path: Path) -> None:
-    """Two lambdas of a line, code typed into an interpreter."""
+    """Two lambdas of a line, code typed into an interpreter; what is written again in another place is the same."""
+    here = lambda x: x + 1  # noqa: E731
+    there = lambda x: x + 1  # noqa: E731  # with another comment
+    assert hash_source(here) == hash_source(there) != hash_source(lambda x: x + 2)
     assert hash_source(one) == hash_source(other) == {"<lambda>": ""}
     run = fedray.run(FEW, loss=one, out=tmp_path / "run")
     assert fedray.resume(run.path, loss=other, rounds=2).metrics["round"] == 2

@@ -47,15 +47,6 @@ def needs_of(tier: Tier, cpus: float) -> dict[str, float]:
     return {"CPU": cpus, "GPU": tier.num_gpus, **tier.resources}
 
 
-def left_of(there: list[Node], planned: list[ActorSpec]) -> list[dict[str, float]]:
-    """What the actors leave of each node."""
-    left = [dict(node.has) for node in there]
-    for one in planned:
-        for name, amount in one.needs.items():
-            left[int(one.node)][name] -= amount
-    return left
-
-
 def holds(has: Mapping[str, float], needs: Mapping[str, float]) -> bool:
     return all(has.get(name, 0.0) >= amount - 1e-6 for name, amount in needs.items() if amount > 0)
 
@@ -66,7 +57,10 @@ def test_actors_fit_their_nodes_and_no_further_one_does(tiers: list[Tier], there
         planned = plan_actors(Clients(tuple(tiers)), there, "auto", "auto")
     except BadInput:
         return
-    left = left_of(there, planned)
+    left = [dict(node.has) for node in there]
+    for one in planned:
+        for name, amount in one.needs.items():
+            left[int(one.node)][name] -= amount
     assert all(amount >= -1e-6 for has in left for amount in has.values())
     for c, tier in enumerate(tiers):
         count = sum(one.tier == c for one in planned)

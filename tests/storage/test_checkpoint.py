@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +145,16 @@ def test_a_file_is_the_old_one_or_the_new_one(
         write_atomically(path, b"new" * 1000)
     assert path.read_bytes() == b"old"
     monkeypatch.undo()
+    os.mkfifo(pipe := tmp_path / "a pipe")
+    for other in (pipe, tmp_path):
+        with pytest.raises(FedrayError):
+            write_atomically(other, b"new")
+    (tmp_path / ".guessed.part").symlink_to(path)  # a temporary name that somebody has guessed
+    with monkeypatch.context() as patch:
+        patch.setattr(secrets, "token_hex", lambda _bytes: "guessed")
+        with pytest.raises(FedrayError):
+            write_atomically(tmp_path / "other.json", b"new")
+    assert pipe.is_fifo() and path.read_bytes() == b"old"
     write_atomically(path, b"new")
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir() if p.suffix == ".json"] == [("summary.json", b"new")]
 
@@ -205,9 +216,12 @@ def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, 
     """Where no identity says that it is another one."""
     again = copy_run(run, tmp_path / "again", 4)
     text = (again / "scenario.yaml").read_text()
-    (again / "scenario.yaml").write_text(text.replace("models: 5", "models: 3"))
-    for name in ("identity.json", "manifest.json"):
-        (again / name).unlink()
+    for change in ("rounds: 3", "models: 3"):  # fewer rounds than it has done end it
+        for name in ("identity.json", "manifest.json"):
+            (again / name).unlink(missing_ok=True)
+        (again / "scenario.yaml").write_text(re.sub(f"{change[:-1]}[45]", change, text))
+        if change == "rounds: 3":
+            assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
     with pytest.raises(FedrayError, match=r"wants .* \(\(3, 610\).* the checkpoint of round 4 holds \(\(5, 610\)"):
         fedray.resume(again)
 

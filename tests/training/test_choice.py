@@ -326,5 +326,8 @@ def test_rows_that_see_each_other_are_noticed_and_the_reason_is_said(kind: str) 
     """In single precision, too, and for tokens."""
     net = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), MIXING[kind](), nn.Linear(WIDTH, 3)), "own", "mse", 3)
     assert "the rows of a batch see each other" in choose_engine(net, "cpu", torch.zeros(4)).why
+    single = Apply(lambda x: x @ torch.ones(WIDTH, WIDTH))  # takes no double precision
+    net = net_of(lambda: nn.Sequential(nn.Linear(4, WIDTH), single, MIXING[kind]()), "own", "mse", WIDTH)
+    assert "the rows of a batch see each other" in choose_engine(net, "cpu", torch.zeros(4)).why
     tokens = net_of(lambda: nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), MIXING[kind]()), "own", "mse", 6)
     assert "the rows of a batch see each other" in choose_engine(tokens, "cpu", torch.zeros(3, dtype=torch.int64)).why

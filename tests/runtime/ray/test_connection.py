@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
@@ -17,15 +18,18 @@ from unittest.mock import MagicMock
 import pytest
 import ray
 from ray._private import services
-from ray.exceptions import OutOfMemoryError, RayError, WorkerCrashedError
+from ray.exceptions import LocalRayletDiedError, OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+from small import of_method
 
-from fedray.core.errors import BadInput, FedrayError
+from fedray.assembly.registry import UserObjects
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.types import Clients, Tier
 from fedray.runtime import environment as leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
-from fedray.runtime.ray import actors, cluster, connection, tasks
+from fedray.runtime.ray import actors, cluster, connection, coordinator, tasks
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged
+from fedray.scenario.loader import read_scenario
 
 
 @pytest.mark.parametrize("error", [TimeoutError("raylet\ndid not start"), SystemExit(1)])
@@ -93,6 +97,36 @@ def test_a_task_whose_worker_dies_begins_anew_and_at_last_is_one_line(
     with pytest.raises(FedrayError, match=r"a worker, 4 times in a row, failed: \w+: ") as caught:
         future.result(5)
     assert ("give the node more memory" in str(caught.value)) == isinstance(error, OutOfMemoryError)
+    task_error: Any = RayTaskError  # Ray has no types
+    cause = task_error("work", "line\nline", Unwritable("the disk is full")).as_instanceof_cause()
+    for raised, want in ((LocalRayletDiedError(), "Ray on this machine ended"), (cause, "^the disk is full$")):
+        future, task = Future[int](), Future[int]()
+        task.set_exception(raised)
+        tasks._pass_on(here, future, task)
+        with pytest.raises(FedrayError, match=want):
+            future.result(5)
+
+
+def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_by_torch_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on where all nodes have the same ones would have other bits."""
+    nodes = MagicMock(lanes="torch", actors=(), facts=lambda: {"engine": {"name": "mlp", "device": "cpu"}})
+    kept = MagicMock()
+    monkeypatch.setattr(coordinator, "RayRuntime", lambda *_given: nodes)
+    monkeypatch.setattr("fedray.runtime.session.run_session", kept)
+    monkeypatch.setattr(coordinator, "log", MagicMock())
+    coordinator.Coordinator(read_scenario(of_method("fedbe")), UserObjects(), str(tmp_path)).run()
+    assert kept.call_args.args[0].lanes == kept.call_args.kwargs["digests"]["engine"]["lanes"] == "torch"
+
+
+def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ray.shutdown` waits for a minute for the head node's answer."""
+    for place, name in ((connection, "join_cluster"), (connection, "leave_untidy"), (atexit, "unregister")):
+        monkeypatch.setattr(place, name, lambda _given: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("asked"))
+    with connection.open_ray("10.0.0.1:6379", 1) as here:
+        here.gone = True
 
 
 DEAD = "127.0.0.1:1"  # nobody listens there

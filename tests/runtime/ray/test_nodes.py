@@ -131,6 +131,8 @@ def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_f
     pinned = Clients((Tier("all", 50, resources={"hpc": 1.0}),))
     with pytest.raises(FedrayError, match="waited 0.5 s for 1 hpc"):
         seats.take_seats(partial(choose_seats, pinned, "auto", "auto"), waits=True)
+    time.sleep(1)  # what was asked for is given back
+    assert all(one["state"] == "REMOVED" for one in placement_group_table().values())
 
 
 @pytest.mark.slow
