@@ -323,6 +323,22 @@ def _list_corners(sweep: Sweep) -> list[Values]:
     return [{}, *(chosen for _, chosen in space.enumerate_corners(sweep.space))]
 
 
+def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
+    """Returns a trial's overrides without those that cannot act beside the others, which `fedray.run` refuses.
+
+    If no scenario allows the overrides, returns them all.
+
+    Example:
+        >>> drop_idle_overrides({}, {"method.models": 1, "predict.gamma": 0.1})
+        {'method.models': 1}
+    """
+    try:
+        found = find_idle_keys(expand(overrides), read_scenario(base, overrides, explicit=False))
+    except BadInput:
+        found = []
+    return {key: value for key, value in overrides.items() if key not in {one.key for one in found}}
+
+
 def _try_values(sweep: Sweep) -> Iterator[Values]:
     """Yields values with which to check scenarios: no value, then one end of one parameter, then one end of each."""
     yield from _list_corners(sweep)

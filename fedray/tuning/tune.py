@@ -39,7 +39,7 @@ from fedray.tuning.space import (
     read_space,
     to_overrides,
 )
-from fedray.tuning.sweep import Sweep, read_objectives, read_sweep, warn_of_missing_noise
+from fedray.tuning.sweep import Sweep, drop_idle_overrides, read_objectives, read_sweep, warn_of_missing_noise
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
@@ -207,7 +207,7 @@ def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str,
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
         "standard_errors": _name_errors(state, trial),
-        "params": to_overrides(state.sweep.space, trial.params),
+        "params": drop_idle_overrides(state.sweep.base, to_overrides(state.sweep.space, trial.params)),
         "run_directory": optuna_study.trial_note(trial)["run"],
         "test": test,
         "tested_after": {"round": last[0]["round"], BYTES: cost},
@@ -360,7 +360,8 @@ class TrialResult:
     Attributes:
         number: The number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: The values that the trial tried, by scenario key. `fedray.run(scenario, **trial.params)` accepts them.
+        params: The values that the trial tried, by scenario key, without keys that cannot act beside the others.
+            `fedray.run(scenario, **trial.params)` accepts them.
         metrics: The values of the objectives on held-out data. The dict is empty if the trial is not complete.
         path: The run directory of the training from which the trial has its values. Several trials may share a
             training. None means that there is no such training.
@@ -374,7 +375,7 @@ class TrialResult:
     path: Path | None
     error: FedrayError | None = field(compare=False)
     modules: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    base: nested.Tree = field(default_factory=dict, compare=False, repr=False)
+    keys: nested.Tree = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def run(self) -> Run:
@@ -388,7 +389,7 @@ class TrialResult:
         """
         if self.path is None or not (self.path / "scenario.yaml").is_file():
             raise FedrayError(f"trial {self.number} has no run directory: it is {self.state}")
-        predict = read_scenario(self.base, self.params, explicit=False).predict
+        predict = read_scenario(self.keys, explicit=False).predict
         if predict != read_scenario(self.path / "scenario.yaml", explicit=False).predict:
             warn_user(
                 f"trial {self.number} predicts in its own way with the models of {self.path}: the scores of this run "
@@ -566,17 +567,17 @@ class SweepResult:
 def _read_trial(
     out: Path, row: Mapping[str, Any], modules: tuple[str, ...], space: Sequence[Parameter], base: nested.Tree
 ) -> TrialResult:
-    """Reads a trial from its row of `trials.parquet`."""
-    folder = row["run_directory"]
+    """Reads a trial from its row of `trials.parquet`. `base` has the keys of the sweep's scenario."""
+    folder, tried = row["run_directory"], read_params(space, row["params"] or {})
     return TrialResult(
         number=int(row["number"]),
         state=str(row["state"]),
-        params=read_params(space, row["params"] or {}),
+        params=drop_idle_overrides(base, tried),
         metrics={name: value for name, value in row["values"].items() if value is not None},
         path=None if folder is None else out / folder,
         error=None if row["error"] is None else FedrayError(row["error"]),
         modules=modules,
-        base=base,
+        keys=nested.merge_keys(base, nested.expand(tried)),
     )
 
 

@@ -121,7 +121,8 @@ def test_choices_came_back_as_text_that_run_refused(tmp_path: Path) -> None:
     space = {
         "model.weight_sd": [None, 5.0],
         "model.hidden": [[8], [4, 4]],
-        "method.models, local.epochs": [[2, 1], [3, 2]],
+        "method.models, local.epochs": [[1, 1], [3, 2]],
+        "schedule.kind": ["permutation", "random"],  # `fedray.run` refused it beside one model
         "data.partition": [{"name": "iid"}, {"name": "classes", "classes": 2}],
         "local.optimizer": ["sgd", "adam"],
         "local.lr": [{**rate, "when": {"local.optimizer": name}} for name in ("sgd", "adam")],
