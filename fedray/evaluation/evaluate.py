@@ -407,7 +407,7 @@ def score_own_metrics(
         members, prediction = answer_world(outputs, study.evaluation.average, answer, world)
     else:
         of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
-        members, (prediction, variance) = of.means, of.answer
+        members, (prediction, variance) = of.means, of.moments
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
     scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
     found: dict[str, Any] = {}
@@ -655,4 +655,4 @@ def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[s
         for world in range(study.worlds)
     ]
     noise = {"noise": float(study.shards.data.noise or 0.0)}
-    return [row | noise for row in decompose_squared_error([one.answer.mean for one in of], of[0].y)]
+    return [row | noise for row in decompose_squared_error([one.moments.mean for one in of], of[0].y)]

@@ -46,7 +46,7 @@ class Members(NamedTuple):
 
     Example:
         >>> members = Members(means=np.array([[1.0], [3.0]]), variances=None, y=np.array([2.0]), noise=0.5)
-        >>> members.answer
+        >>> members.moments
         Moments(mean=array([2.]), variance=array([1.5]))
     """
 
@@ -59,7 +59,7 @@ class Members(NamedTuple):
     weights: FloatArray | None = None
 
     @property
-    def answer(self) -> classification.Moments:
+    def moments(self) -> classification.Moments:
         """Returns the mean and the variance of the ensemble's prediction, `[n]` each."""
         mean, variance = classification.mixture_moments(self.means, self.weights, self.variances)
         return classification.Moments(mean, np.maximum(variance + self.noise, self.floor))

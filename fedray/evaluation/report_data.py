@@ -292,7 +292,7 @@ def _find_residual(study: Study, progress: Progress) -> float | None:
 
 def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: float | None) -> dict[str, Any]:
     of = read_members(study, 0, outputs, "test", answer, residual=residual)
-    mean, variance = of.answer
+    mean, variance = of.moments
     x = study.split("test", 0)[0].numpy().reshape(len(of.y), -1)
     first = x[:, 0] if x.shape[1] == 1 else np.full(len(x), np.nan)  # with NaN the report draws target by target
     order = np.arange(len(x)) if x.shape[1] == 1 else np.argsort(of.y)

@@ -61,14 +61,14 @@ class SlicedLayer(NamedTuple):
     Attributes:
         shape: Shape of the weights, `(out, in, ...)`.
         bias: Whether the layer has biases. They follow the weights in a model's parameters.
-        reads: Number of channels of the previous hidden layer. It is 0 for the first layer, because slices keep all
+        channels: Number of channels of the previous hidden layer. It is 0 for the first layer, because slices keep all
             inputs.
         last: Whether the layer is the last. Slices keep all of its outputs.
     """
 
     shape: tuple[int, ...]
     bias: bool
-    reads: int
+    channels: int
     last: bool
 
 
@@ -162,12 +162,12 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
     weighted = [(i, part) for i, part in enumerate(net.module) if isinstance(part, nn.Linear | nn.Conv2d)]
     found: list[SlicedLayer] = []
     for (start, before), (end, part) in zip([(-1, None), *weighted], weighted, strict=False):
-        shape, reads = tuple(part.weight.shape), 0 if before is None else before.weight.shape[0]
+        shape, channels = tuple(part.weight.shape), 0 if before is None else before.weight.shape[0]
         flattens = any(type(one) is nn.Flatten for one in list(net.module)[start + 1 : end])
         several = isinstance(before, nn.Conv2d) and isinstance(part, nn.Linear)  # a channel gives several features
-        if reads and not (shape[1] == reads if not several else flattens and shape[1] % reads == 0):
+        if channels and not (shape[1] == channels if not several else flattens and shape[1] % channels == 0):
             raise BadInput(f"{begin} has a {type(part).__name__} that reads no whole channels, but {who} cuts channels")
-        found.append(SlicedLayer(shape, part.bias is not None, reads, end == weighted[-1][0]))
+        found.append(SlicedLayer(shape, part.bias is not None, channels, end == weighted[-1][0]))
     return tuple(found)
 
 
@@ -177,15 +177,15 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
     `first` is a function that takes the number of channels of a hidden layer, and returns the slice's first channel.
     """
     begin, places = 0, []
-    for (out, read, *kernel), bias, reads, last in layers:
+    for (out, inputs, *kernel), bias, channels, last in layers:
         size = math.prod(kernel)
         rows = np.arange(out) if last else _channels(out, width, first)
-        columns = np.arange(read)
-        if reads:
-            each = read // reads  # features of a channel after a Flatten layer, otherwise 1
-            columns = (_channels(reads, width, first)[:, None] * each + np.arange(each)).flatten()
-        weights = ((rows[:, None] * read + columns)[..., None] * size + np.arange(size)).flatten()
-        ends = out * read * size
+        columns = np.arange(inputs)
+        if channels:
+            each = inputs // channels  # features of a channel after a Flatten layer, otherwise 1
+            columns = (_channels(channels, width, first)[:, None] * each + np.arange(each)).flatten()
+        weights = ((rows[:, None] * inputs + columns)[..., None] * size + np.arange(size)).flatten()
+        ends = out * inputs * size
         places.append(begin + np.concatenate([weights, ends + rows if bias else rows[:0]]))
         begin += ends + out * bias
     return torch.from_numpy(np.concatenate(places))
@@ -219,27 +219,27 @@ def slice_net(net: Net, width: float, *, scaler: bool) -> Net:
         assert isinstance(module, nn.Sequential)
         last = [part for part in module if isinstance(part, nn.Linear | nn.Conv2d)][-1]
         made: list[nn.Module] = []
-        reads = 0
+        channels = 0
         for part in module:
-            made.append(_slice_part(part, width, reads, is_last=part is last))
+            made.append(_slice_part(part, width, channels, is_last=part is last))
             if isinstance(part, nn.Linear | nn.Conv2d):
-                reads = part.weight.shape[0]
+                channels = part.weight.shape[0]
                 made += [Scaler(width)] if scaler and part is not last else []
         return nn.Sequential(*made)
 
     return net_of(build, f"{net.name} of width {width:g}", net.objective, net.outputs)
 
 
-def _slice_part(part: nn.Module, width: float, reads: int, *, is_last: bool) -> nn.Module:
+def _slice_part(part: nn.Module, width: float, channels: int, *, is_last: bool) -> nn.Module:
     """Cuts one layer to a slice.
 
-    `reads` is the number of channels of the hidden layer before it, or 0 for the first layer.
+    `channels` is the number of channels of the hidden layer before it, or 0 for the first layer.
     """
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return copy.deepcopy(part)
     out, inside = part.weight.shape[:2]
     out = out if is_last else keep_channels(width, out)
-    inside = inside // reads * keep_channels(width, reads) if reads else inside
+    inside = inside // channels * keep_channels(width, channels) if channels else inside
     if isinstance(part, nn.Linear):
         return nn.Linear(inside, out, bias=part.bias is not None)
     same = {key: getattr(part, key) for key in ("kernel_size", "stride", "padding", "dilation", "padding_mode")}

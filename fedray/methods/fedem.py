@@ -5,8 +5,8 @@ Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task Learning un
 
 Formulas of fedem:
     Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. Of each sample $j$ the client
-    gives component $m$ the share $q_j(m)$. It sets $\pi_i$ to the mean shares. Then it trains each component on the
-    samples, weighted by these shares:
+    computes the responsibility $q_j(m)$ of component $m$: the probability that the sample comes from it. It sets
+    $\pi_i$ to the mean responsibilities. Then it trains each component on the samples, weighted by them:
 
     $$
     \begin{aligned}
@@ -21,9 +21,10 @@ Formulas of fedem:
 
 Deviations:
     1. The local solver is the scenario's section `local`. The sum of a batch's weighted losses is divided by the batch
-       size, as in the authors' code. During a round the shares $q_j(m)$ do not change. They are computed from the
-       broadcast models.
-    2. A share is at least 1e-12. The shares follow from the network's own loss, even if `local.loss` is set.
+       size, as in the authors' code. During a round the responsibilities $q_j(m)$ do not change. They are
+       computed from the broadcast models.
+    2. A responsibility is at least 1e-12. Responsibilities follow from the network's own loss, even if `local.loss` is
+       set.
     3. A client of the run that has not taken part yet has equal weights at first. It makes 20 E steps (the first two
        formulas) on the current models. The average of the K models predicts for a new client.
     4. Virtual time counts the steps and bytes of all K models, and one forward pass of each model for the E step.

@@ -364,7 +364,7 @@ class FlatWeights(NamedTuple):
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
 
-    def answer(self, net: nn.Module, vector: Tensor, x: Tensor) -> Tensor:
+    def forward(self, net: nn.Module, vector: Tensor, x: Tensor) -> Tensor:
         """Returns the network's raw outputs `[n, C]` for inputs `[n, ...]`, with the weights of a vector `[p]`."""
         out: Tensor = functional_call(net, self.place(vector), (x,))
         return out
@@ -380,7 +380,7 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
         >>> first, weights = take_out_weights(net)
         >>> first.shape, {name: tuple(part.shape) for name, part in weights.place(first).items()}
         (torch.Size([8]), {'weight': (2, 3), 'bias': (2,)})
-        >>> weights.answer(net, first, torch.ones(5, 3)).shape
+        >>> weights.forward(net, first, torch.ones(5, 3)).shape
         torch.Size([5, 2])
     """
     layout, known = layout_of(net, name), dict(net.named_parameters())
@@ -456,7 +456,7 @@ class MeanField(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns raw outputs `[n, C]` for inputs `[n, ...]`. The weights are the mean of `own`."""
-        return self._weights.answer(self.net, self.own["mean"], x)
+        return self._weights.forward(self.net, self.own["mean"], x)
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
@@ -513,7 +513,7 @@ class Partitioned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns raw outputs `[n, C]` for inputs `[n, ...]`. The weights are the mean of the Gaussian."""
-        return self._weights.answer(self.net, self.posterior["mean"], x)
+        return self._weights.forward(self.net, self.posterior["mean"], x)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -550,8 +550,8 @@ class Samples(nn.Module):
         In training, these are the logits of the last sample. In evaluation, they are `log 1/M sum_m p(y | x, w_m)`.
         """
         if self.training:
-            return self._weights.answer(self.net, self.samples[-1], x)
-        each = torch.stack([self._weights.answer(self.net, one, x) for one in self.samples])
+            return self._weights.forward(self.net, self.samples[-1], x)
+        each = torch.stack([self._weights.forward(self.net, one, x) for one in self.samples])
         return each.log_softmax(-1).logsumexp(0) - math.log(len(each))
 
 

@@ -163,7 +163,7 @@ def test_a_step_of_a_component_is_that_of_its_weighted_samples(module: Any, rest
     torch.testing.assert_close(kept["mixture/rows"][:, 0], share.double().mean(dim=1), rtol=1e-4, atol=1e-6)
 
 
-def test_no_share_is_0() -> None:
+def test_no_responsibility_is_0() -> None:
     """Else they are those of Bayes, as the loop of `test_loops` has them."""
     assert compute_responsibilities([[0.0], [1e4]], [0.5, 0.5]).min() == LEAST_RESPONSIBILITY
 
