@@ -87,7 +87,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """Returns the best trial, or the Pareto front sorted by the first objective. Equal trials count once.
+    """Returns the best trial, or the Pareto front sorted by the objectives in their order. Equal trials count once.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -99,11 +99,15 @@ def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     if not complete:
         return []
-    sign = -1 if study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else 1
-    if len(study.directions) == 1:  # of equal trials the first; storages return any of them
-        return [min(complete, key=lambda trial: (sign * trial.values[0], trial.number))]
+    signs = [-1 if direction == optuna.study.StudyDirection.MAXIMIZE else 1 for direction in study.directions]
+
+    def rank(trial: FrozenTrial) -> tuple[float, ...]:
+        return (*(sign * value for sign, value in zip(signs, trial.values, strict=True)), trial.number)
+
+    if len(signs) == 1:  # of equal trials the first; storages return any of them
+        return [min(complete, key=rank)]
     found: dict[str, FrozenTrial] = {}
-    for trial in sorted(study.best_trials, key=lambda t: (sign * t.values[0], t.number)):
+    for trial in sorted(study.best_trials, key=rank):
         found.setdefault(repr(sorted(trial.params.items())), trial)  # of repeated trials only one wins
     return list(found.values())
 
@@ -513,7 +517,7 @@ class SweepResult:
         return sweep, self.path, study, self.summary
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
-        """Returns the best complete trial, or the first of several equally good trials.
+        """Returns the best complete trial. The other objectives in their order decide between equally good trials.
 
         Args:
             metric: The name of an objective of the sweep. None means the first objective.
@@ -530,11 +534,17 @@ class SweepResult:
             raise BadInput(f"metric = {quote_value(name)} is no objective of this sweep: {remedy}")
         if mode is not None and mode not in MODES:
             raise BadInput(f"mode = {quote_value(mode)}: choose max or min")
-        sign = -1.0 if (known[name].direction if mode is None else MODES[mode]) == "maximize" else 1.0
+        wanted = {name: known[name].direction if mode is None else MODES[mode]}  # then the others
+        wanted |= {other: one.direction for other, one in known.items() if other != name}
         done = [trial for trial in self._trials if trial.state == "complete"]
         if not done:
             raise FedrayError(f"no trial of {self.path} came to its end: see .errors")
-        return min(done, key=lambda trial: (sign * trial.metrics[name], trial.number))
+
+        def rank(trial: TrialResult) -> tuple[float, ...]:
+            signed = [-trial.metrics[one] if way == "maximize" else trial.metrics[one] for one, way in wanted.items()]
+            return (*signed, trial.number)
+
+        return min(done, key=rank)
 
     def get_dataframe(self) -> Any:
         """Returns a pandas DataFrame with a row for each trial, and a column for each objective and parameter.
