@@ -442,6 +442,18 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
     }
 
 
+def hash_own_values(scenario: Scenario, own: registry.UserObjects) -> dict[str, str]:
+    """Returns a digest of each value that the user's code uses, under a name such as "loss mine: weights".
+
+    Values of callbacks are left out, because a callback may change them.
+    """
+    return {
+        f"{kind} {called}: {key}": digest
+        for (kind, called), thing in registry.list_own_code(scenario, own).items()
+        for key, digest in (hash_values(*registry.functions_of(thing)) if kind != "callback" else {}).items()
+    }
+
+
 def _list_constants(module: nn.Module) -> list[str]:
     """Lists the tensors of a module that training does not change, and hashes their values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]

@@ -693,19 +693,19 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
 def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callable[[str], object]) -> None:
     """Raises an error if digests have changed since the run began. Prints a line if only values or devices changed."""
     for part, said in _PARTS.items():
-        if changed := _list_changes(part, began, digests):
+        if changed := list_changes(part, began, digests):
             raise BadInput(f"{out}: {said.format(', '.join(changed))}, or start a new run")
-    if _list_changes("device", began, digests):
+    if list_changes("device", began, digests):
         then, now = began["device"]["clients"], digests["device"]["clients"]
         tell(f"{out}: clients train on {now}, but the run began on {then}: results may differ in their last digits")
-    if each := _list_changes("values", began, digests):
+    if each := list_changes("values", began, digests):
         said = "value {} is not what the run began with: the new one counts"
         if len(each) > 1:
             said = "values {} are not what the run began with: the new ones count"
         tell(f"{out}: {said.format(', '.join(each))}")
 
 
-def _list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
+def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Describes the differences in one part of the digests. An empty digest equals every other digest.
 
     A missing digest is a difference only in the parts `data` and `source`. In other parts a digest may be missing:

@@ -22,7 +22,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
-from fedray.assembly.study import build_study, describe_study
+from fedray.assembly.study import build_study, describe_study, hash_own_values
 from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.method import JobRows, Phase
 from fedray.core.types import Lanes, SizedPlan, State, Stats
@@ -41,7 +41,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, recall_lanes, tell_user
+from fedray.storage.summary import build_loggers, list_changes, recall_lanes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,14 +248,24 @@ class Coordinator:
         own: The user's own objects.
         out: The run directory.
         alone: Whether all actors run on this machine, which has the user's files.
+        values: Digests of the values that the user's code uses in the driver (`hash_own_values`).
         snapshots: Snapshots of the run that nobody has fetched yet. In a snapshot, `phase` says what the run does now,
             and `note` is a warning.
     """
 
-    def __init__(self, scenario: Scenario, own: UserObjects, out: str, folder: str = "", *, alone: bool = True) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        own: UserObjects,
+        out: str,
+        folder: str = "",
+        *,
+        alone: bool,
+        values: Mapping[str, str],
+    ) -> None:
         environment.use_one_thread()
         environment.enter_folder(folder)
-        self.scenario, self.own, self.out, self.alone = scenario, own, Path(out), alone
+        self.scenario, self.own, self.out, self.alone, self.values = scenario, own, Path(out), alone, values
         self.snapshots: deque[session.Snapshot] = deque()
 
     def __repr__(self) -> str:
@@ -274,6 +284,7 @@ class Coordinator:
         log.info("reading the data")
         scenario = replace(self.scenario, lanes=recall_lanes(self.scenario.lanes, self.out))
         study = build_study(scenario, self.own)
+        self._compare_values()
         log.info("starting the actors")
         own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
@@ -287,6 +298,20 @@ class Coordinator:
             digests = describe_study(scenario, self.own, study) | session.describe_lanes(study, facts)
             return session.run_session(
                 study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note
+            )
+
+    def _compare_values(self) -> None:
+        """Warns if the user's code uses a value that differs in the driver.
+
+        Ray sends a function of a module only as a name, and the actors import the module. So they do not see a value
+        that was changed after the driver's import. It is no error, because the file may compute the value, for example
+        from the machine's name.
+        """
+        here = hash_own_values(self.scenario, self.own)
+        if changed := list_changes("values", {"values": self.values}, {"values": here}):
+            self._keep_note(
+                f"the actors of Ray import your modules again, and see another {', '.join(changed)}: set it in the "
+                "file of its module, or pass it with functools.partial"
             )
 
     def _keep_note(self, line: str) -> None:
@@ -348,8 +373,9 @@ def _run_coordinator(
 
     If the coordinator dies, it is replaced.
     """
-    folder, alone = str(Path.cwd()), connection.folder is not None
+    folder = str(Path.cwd())
     here = ray.get_runtime_context().get_node_id()
+    given = {"alone": connection.folder is not None, "values": hash_own_values(scenario, own)}
     kind: Any = ray.remote(Coordinator)
     options = {
         "num_cpus": 0,  # Ray may start such an actor on any node
@@ -360,7 +386,7 @@ def _run_coordinator(
     }
     for _ in range(MOST_STARTS):
         [named] = cluster.name_options(out.name, ["coordinator"])
-        coordinator = kind.options(**options, **named).remote(scenario, own, str(out), folder, alone=alone)
+        coordinator = kind.options(**options, **named).remote(scenario, own, str(out), folder, **given)
         try:
             return _watch_coordinator(coordinator, out, watch, connection)
         except RayTaskError:

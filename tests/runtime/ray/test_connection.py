@@ -116,7 +116,8 @@ def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_
     monkeypatch.setattr(coordinator, "RayRuntime", lambda *_given: nodes)
     monkeypatch.setattr("fedray.runtime.session.run_session", kept)
     monkeypatch.setattr(coordinator, "log", MagicMock())
-    coordinator.Coordinator(read_scenario(of_method("fedbe")), UserObjects(), str(tmp_path)).run()
+    scenario = read_scenario(of_method("fedbe"))
+    coordinator.Coordinator(scenario, UserObjects(), str(tmp_path), alone=True, values={}).run()
     assert kept.call_args.args[0].lanes == kept.call_args.kwargs["digests"]["engine"]["lanes"] == "torch"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -89,6 +90,20 @@ def test_a_coordinator_ends_when_its_driver_is_gone(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         run(long, watch=stop, out=tmp_path / "run")
     assert fedray.resume(tmp_path / "run", data=pictures()).summary["rounds"] == 40
+
+
+SCALE = 1.0
+
+
+def scale_loss(outputs: Tensor, targets: Tensor, _context: Any) -> Tensor:
+    return SCALE * nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def test_a_value_that_the_script_has_changed_was_another_one_in_the_actors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody said so: they import the module again, and the results were those of its file."""
+    monkeypatch.setattr(sys.modules[__name__], "SCALE", 0.5)
+    with pytest.warns(FedrayWarning, match="see another SCALE of loss scale_loss: "):
+        run({"clients": {"actors": 1}}, loss=scale_loss, rounds=1)
 
 
 REFUSED: list[Any] = [
