@@ -525,8 +525,8 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 def check_halves(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Uploads], Stats]:
     """Returns `Server.reduce` with a check that its statistics add up. `where` is the name of the method in messages.
 
-    The uploads of a round come in blocks, whose statistics are added. So the first call for several uploads is compared
-    with the sum of two calls, each for one half of them.
+    The uploads of a round come in blocks, whose statistics are added. The first call with several uploads checks this:
+    the statistics of its two halves must add up to those of all its uploads.
     """
     tried: list[bool] = []
 

@@ -49,8 +49,8 @@ def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "
     This is FedAG Alg. 1, eqs. 3-4. The means are exactly the models that the server `mean` computes.
 
     The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` and
-    `sample_client` `[M, slots]`. The weight of an empty place in the sample is 0. `sample_client` is the client that
-    sent the upload (`Flight.sender` in asynchronous training). It is -1 if there is no upload.
+    `sample_client` `[M, slots]`. Each model of the sample has the weight 1, and an empty place 0. `sample_client` is
+    the client that sent the upload (`Flight.sender` in asynchronous training). It is -1 if there is no upload.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -153,8 +153,8 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
     """Returns FedBE's server. It makes teachers from the uploads of a model, and the next model from the teachers.
 
     The teachers of a model are the mean, S sampled models and the n uploads. In addition to the tensors of `base`, the
-    state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. The weight is 0 at places without
-    a teacher.
+    state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. Each teacher has the weight 1,
+    and an empty place 0.
 
     Args:
         base: A `gaussian_server` of the kind `bootstrap`, whose sample has room for n uploads.
@@ -290,7 +290,7 @@ def draw_weights(parameters: Tensor, noise: Tensor) -> Tensor:
 def answer_with_prior(server: Server, p: int) -> Server:
     """Returns a server that makes the step of `server`, and then replaces each model's Gaussian by the model's prior.
 
-    So new clients predict with the prior. The network has p weights.
+    So new clients predict with the prior.
     """
 
     def step(state: State, stats: Stats, t: int) -> State:
@@ -476,7 +476,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` samples of each model's Gaussian.
+    """Returns the models that predict: `draws` models from each Gaussian.
 
     If `draws` is 0, the Gaussian's mean predicts.
     """

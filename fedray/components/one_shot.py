@@ -391,7 +391,7 @@ _ROUNDING = 1e-9  # tolerance for rounding errors in fractions of a training
 
 
 class Cycles(NamedTuple):
-    """The cycles of a Markov chain. They decide when noise is added and when samples are taken.
+    """The cycles of a Markov chain. They decide when noise is added and when the chain's weights are kept as a sample.
 
     Attributes:
         number: Number of cycles of a local training.
@@ -466,9 +466,9 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
 def correct_by_precision(rho: float) -> Callable[[Tensor, Tensor], Tensor]:
     """Returns a function that computes FedPA's upload, `S^-1 (mean of samples - start)`.
 
-    The function takes the start `[p]` and l samples `[l, p]`. S lies between the identity I and the covariance C of the
-    samples (with the divisor l - 1): `S = r I + (1 - r) C` with `r = 1 / (1 + (l - 1) rho)`. With one sample, or if rho
-    is 0, S is the identity.
+    The function takes the start `[p]` and l sampled models `[l, p]`. S lies between the identity I and the covariance C
+    of the samples (with the divisor l - 1): `S = r I + (1 - r) C` with `r = 1 / (1 + (l - 1) rho)`. With one sample, or
+    if rho is 0, S is the identity.
 
     The samples are added one by one, which takes `l^2 p` operations. After t samples, the next sample x adds a term of
     rank one to S / r. The inverse A of S / r changes by the formula of Sherman and Morrison: `A <- A - g v v' / (1 + g

@@ -63,7 +63,7 @@ Rule = Callable[[KnownClients, int, Generator], IntArray]
 
 
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
-    """Draws `number` indices of `weight` without replacement. Probabilities are in proportion to the weights.
+    """Draws `number` different indices of `weight`, with probabilities in proportion to the weights.
 
     Indices with weight 0 are drawn only after all others. Source: Efraimidis and Spirakis 2006.
     """

@@ -509,8 +509,8 @@ class Source(NamedTuple):
     Attributes:
         load: Function `load(root, **options)` that reads the data set. If `own` is True, it is
             `load(root, reading, **options)`.
-        where: Function `where(root, **options)` that returns the source file or folder. None means that the data set is
-            not stored, because the store would save no time.
+        where: Function `where(root, **options)` that returns the source file or folder. None means that no converted
+            copy of the data set is stored, because reading it would save no time.
         own: Whether the files belong to the user. If so, they are read with the options in `ReadOptions`.
     """
 

@@ -161,8 +161,8 @@ class Prediction:
             targets `[n, q]` in original units.
         variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
             sum of two terms. The first is the population variance over the models' predictions (knowledge uncertainty,
-            Fed-ensemble section V-B). The second is the mean of the variances that models predict (Gaussian heads,
-            closed forms).
+            Fed-ensemble section V-B). The second is the mean of the variances that the models predict themselves
+            (Gaussian heads, closed forms).
         probabilities: Equal to `mean` for classification, and None for regression.
         members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are the members of the ensemble,
             the base models of a stack, or a client's own models.
@@ -445,10 +445,10 @@ class Run:
 
     @property
     def drift(self) -> pa.Table:
-        """The table of drift scores. They say how unusual the data of each client of the run are to the final ensemble.
+        """The table of drift scores. A drift score says how unusual a client's data are to the final ensemble.
 
-        There is one row per client, replicate and fold. The column `z_knowledge` has the drift score, in standard
-        deviations over the clients. The column `anomaly` says whether the drift score is above 3.
+        There is one row per client of the run, replicate and fold. The column `z_knowledge` has the drift score, in
+        standard deviations over the clients. The column `anomaly` says whether the drift score is above 3.
 
         Raises:
             FedrayError: The run is not finished, has one model, or has more than 2,000 clients.
@@ -473,11 +473,11 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """The trained models as torch state dicts with frozen parameters, in the order of replicate, fold and model.
+        """The trained models as torch state dicts with frozen parameters, sorted by replicate, fold and model.
 
-        Some methods predict with other models than the trained ones: the samples of FedAG and FedBE, and the models of
-        your own `Method.answer`. `run.study.method.answer(run.progress.state).state.models` has the parameters of these
-        models. A stack is one model with all its parts.
+        FedAG, FedBE and your own `Method.answer` may predict with other models than the trained ones. The parameters of
+        the models that predict are in `run.study.method.answer(run.progress.state).state.models`. A stack, with its
+        base models and its meta model, counts as one model.
         """
         state = self._read_state()
         return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
@@ -780,19 +780,19 @@ def compare(
     Args:
         runs: At least two runs or run directories.
         names: A name for each run. None means the first of these that distinguishes the runs: their methods, the values
-            of the only key in which they differ, or the names of their directories.
+            of the only key in which they differ, or their directories.
         at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
             method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
-            cost. For each seed, this is the total cost of the cheapest run. Scores are interpolated linearly between
-            evaluations. A run without evaluations near this cost is left out, and `notes` name it. If a run has no
-            rounds, `rounds` means `seconds`.
+            cost. For each seed, this cost is the total cost of the cheapest run. Scores are interpolated linearly
+            between evaluations. If a run has no evaluation near this cost, it is left out, and `notes` names it. If a
+            run has no rounds, `rounds` means `seconds`.
         metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the
             other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if clients of
             a run predict with their own models or weights.
 
     Raises:
-        BadInput: There are fewer than two runs, two runs have the same name, the cost is unknown or missing in a run,
-            or an entry of `metrics` is no score that the first run shares with another run.
+        BadInput: There are fewer than two runs, or two runs have the same name. The error is also raised if the cost is
+            unknown or missing in a run, or if the first run shares a score of `metrics` with no other run.
 
     Example:
         >>> import fedray
@@ -821,8 +821,8 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
     """Returns the requested scores as a list. None means the usual scores.
 
     Raises:
-        BadInput: A name is no score that the first run shares with another run, or `metrics` is None and it does not
-            share accuracy or RMSE either (trials of a sweep have scores of held-out samples alone).
+        BadInput: The first run shares no score of this name with another run. If `metrics` is None, it shares neither
+            accuracy nor RMSE (trials of a sweep have only scores of held-out samples).
     """
     from fedray.report.read import CONTEXT
 

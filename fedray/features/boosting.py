@@ -299,8 +299,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     """Returns the weights of a client's samples. Weights too large to be added are divided by a power of two.
 
-    Weights grow large if clients miss a round. For example, a learner that is never wrong on the participants' samples
-    has the weight 23 or more. If it is wrong on samples of another client, their weights are multiplied by e^23.
+    Weights grow large if clients miss a round.
 
     Args:
         log: Logarithms of the multipliers by which the weights have changed, `[n]`.

@@ -1,4 +1,4 @@
-"""Trains the K models of a client together, as samples (*particles*) of one distribution over parameters (DSVGD).
+"""Trains the K models of a client together, as draws (*particles*) from one distribution over parameters (DSVGD).
 
 A *lane* is one job (a client trains a model) of a block of jobs that are trained together. The K lanes of a client are
 side by side in a block (`runtime/exchange.py`), so a step can use all K models of the client.
@@ -44,8 +44,8 @@ class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
     A client also keeps K particles of its own, which represent the client's factor of the distribution. They start at
-    the initial models. After each training they move, to add the change of this training. The functions below take
-    tensors of one client, `[K, p]` each.
+    the initial models. After each training they move, so that the factor contains the change of the training. The
+    functions below take tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
@@ -84,7 +84,7 @@ class Particles(Piece):
         return update.keep(**{PARTICLES: own})._replace(couple=self._couple(update.start, own, size))
 
     def end(self, update: Update) -> Update:
-        """Moves the clients' own particles, to add the change of the training.
+        """Moves the clients' own particles after the training.
 
         The particles start at their last positions. Their optimizer is new, with the settings of the training.
         """
@@ -174,7 +174,7 @@ class Target(NamedTuple):
 
 
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
-    """Returns the directions in which K particles must move to become samples of a density, `[K, p]`.
+    """Returns the directions in which K particles move to become draws from a density, `[K, p]`.
 
     The direction at w is `mean_j k(w_j, w) score_j + grad_{w_j} k(w_j, w)`. Here `score` is the gradient of the
     density's logarithm at each particle. The kernel `k(v, w)` is `exp(-|v - w|^2 / (2 h))` with `h = m / (2 log(K +

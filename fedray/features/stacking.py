@@ -506,7 +506,7 @@ class StackModule(nn.Module):
 
 
 class VotingModule(nn.Module):
-    """A module without parameters, which cannot predict. It stands for classifiers that clients fit."""
+    """A module without parameters, for a `voting_net`."""
 
     def forward(self, _x: Tensor) -> Tensor:
         """Raises an error, because only the clients' classifiers can predict."""

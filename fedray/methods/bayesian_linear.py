@@ -1,7 +1,8 @@
 r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
 
-`precisions: unit` is the choice of FedAG (section 4). `precisions: evidence` finds the precisions alpha and beta with
-the largest marginal likelihood by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
+The key `precisions` sets the precisions alpha of the weights and beta of the noise. `unit` is FedAG's choice (section
+4). `evidence` maximizes the marginal likelihood by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*,
+section 3.5.2).
 
 Formulas of bayesian_linear:
     The weights $w$ include the bias. With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the
@@ -12,12 +13,12 @@ Formulas of bayesian_linear:
     y \mid x \sim N\bigl(m^\top x,\; \beta^{-1} + x^\top S \, x\bigr).
     $$
 
-    With `unit`, $\alpha = 1$, and $\beta^{-1}$ is the variance of the training targets. `evidence` iterates $\gamma =
-    \sum_l \frac{\lambda_l}{\lambda_l + \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m
-    \rVert^2 / (n - \gamma)$, where $\lambda_l$ are the eigenvalues of $\beta X^\top X$.
+    With `unit`, $\alpha = 1$, and $\beta^{-1}$ is the variance of the $n$ training targets. Let $\lambda_l$ be the
+    eigenvalues of $\beta X^\top X$. `evidence` repeats these updates: $\gamma = \sum_l \frac{\lambda_l}{\lambda_l +
+    \alpha}$, $\alpha = \gamma / \lVert m \rVert^2$, $\beta^{-1} = \lVert y - X m \rVert^2 / (n - \gamma)$.
 
 Deviations:
-    1. There are no rounds. The state has the posterior from the start, and nothing is sent.
+    1. There are no rounds. The posterior is known from the start, and nothing is sent.
 
 Example:
     >>> import fedray

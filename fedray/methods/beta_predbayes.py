@@ -4,55 +4,55 @@ Source: Hasan, Zhang, Guo, Chen, Poupart, *Calibrated One Round Federated Learni
 Predictive Space*, AAAI 2024, arXiv 2312.09817; details follow the authors' code (hasanmohsin/betaPredBayesFL).
 
 A client samples M networks by cyclical SGHMC (stochastic gradient Hamiltonian Monte Carlo), and sends them once. The
-product of the clients' predictions (a Bayesian committee machine) is right if all clients have samples of one
+product of the clients' predictions (a Bayesian committee machine) is right if the data of all clients come from one
 distribution. If clients have different labels, the product is too confident. The mean of the clients' predictions is
-not confident enough. An exponent beta mixes the product and the mean. The server chooses beta on its own labelled
-samples.
+not confident enough. An exponent beta mixes the product and the mean. The server chooses beta on its own labelled data.
 
 Formulas of beta_predbayes:
-    Client $k$ starts at its own initial weights and samples its posterior by SGHMC. The friction is $a = 1 -$
-    `local.momentum`, the learning rate in step $s$ is $\ell_s$, and $g$ is the gradient of the mean loss of a batch,
-    with weight decay:
+    Client $k$ starts at its own initial weights $w$, and samples its posterior by SGHMC. A training has $L$ steps, $s =
+    0, \dots, L - 1$. They form $c$ cycles (`cycles`) of equal length; $L / c$ need not be a whole number. The
+    fractional part $r_s \in [0, 1)$ of $s c / L$ is the position of step $s$ in its cycle. Each step changes the
+    velocity $b$ and moves $w$. The learning rate $\eta_s$ falls from $\eta$ (`local.lr`) to 0 in each cycle. $T$ is the
+    `temperature`:
 
     $$
-    b \leftarrow (1 - a) \, b - \ell_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \ell_s T}{n_k}} \; \varepsilon, \qquad w
+    b \leftarrow (1 - a) \, b - \eta_s \, g + \mathbb{1}_s \sqrt{\frac{2 a \, \eta_s T}{n_k}} \; \varepsilon, \qquad w
     \leftarrow w + b,
-    \qquad \ell_s = \frac{\ell}{2} \left(1 + \cos \pi r_s\right).
+    \qquad \eta_s = \frac{\eta}{2} \left(1 + \cos \pi r_s\right).
     $$
 
-    $n_k$ is the number of the client's training samples, without the samples that the server took. $\varepsilon$ is a
-    standard normal number for each weight. The velocity $b$ is 0 at the start of a local training. It is not set to 0
-    between cycles. A training has $L$ steps, $s = 0, \dots, L - 1$, which form $c$ cycles (`cycles`) of equal length.
-    $L / c$ need not be a whole number. $r_s \in [0, 1)$ is the fractional part of $s c / L$. The factor $\mathbb{1}_s$
-    is 1 if $r_s \ge e =$ `exploration`, else 0.
+    The friction is $a = 1 -$ `local.momentum`. $g$ is the gradient of the mean loss of a batch, with weight decay.
+    $n_k$ is the number of the client's training samples, without those that the server took. $\varepsilon$ is a
+    standard normal number for each weight. The velocity is 0 at the start of a local training, but not set to 0 between
+    cycles. The noise is added in the later part of a cycle: $\mathbb{1}_s$ is 1 if $r_s \ge e$ (`exploration`), else 0.
 
-    A cycle gives $q$ samples (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is $w$
-    after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample is taken at the end of
-    the cycle.
+    A cycle gives $q$ sampled networks (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is
+    $w$ after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample is taken at the end
+    of the cycle.
 
-    On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For the
-    `temperature` $T = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`).
-    These give the client's prediction $p_k$. The product $P$ and the mixture $Q$ follow from all $p_k$:
+    On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For $T
+    = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`). Their mean prediction
+    is $p_k$. $P$ is the product of all $p_k$, normalized, and $Q$ is their mean:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
     P(y \mid x) \propto \prod_{k=1}^N p_k(y \mid x), \qquad Q(y \mid x) = \frac1N \sum_k p_k(y \mid x).
     $$
 
-    The prediction lies between the product and the mixture,
+    The prediction $p_\beta$ lies between $P$ and $Q$:
 
     $$
     \log p_\beta(y \mid x) = \beta \log P(y \mid x) + (1 - \beta) \log Q(y \mid x) - \log \sum_{y'} e^{\beta \log P(y'
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    where $1 - \beta$ is replaced by 0 if $\beta > 1$. `beta: fit` finds the $\beta$ with the smallest $-\sum \log
-    p_\beta(y \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and
-    makes `beta_epochs` passes in batches of `beta_batch` samples.
+    If $\beta > 1$, $1 - \beta$ is replaced by 0. `beta: fit` finds the $\beta$ with the smallest $-\sum \log p_\beta(y
+    \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and makes
+    `beta_epochs` passes in batches of `beta_batch` samples.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give a $\beta$ above 1. Then the
     prediction is $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few
-    samples, a larger `beta_lr` or more `beta_epochs` are needed. If `beta` is a number, it is not fitted.
+    samples, choose a larger `beta_lr` or more `beta_epochs`. A number `beta` is not fitted.
 
 Deviations:
     1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is
@@ -60,9 +60,9 @@ Deviations:
     2. The position in a cycle is the fraction of the cycle's steps that are done. In the part of a cycle that has
        noise, samples are taken at equal intervals. The authors' code counts batches and epochs, and its cosine uses the
        batch size instead of the number of batches.
-    3. The server's samples (`server_data`, 0.2) are taken from the clients at random, even if `beta` is fixed. So runs
-       with different `beta` train on the same samples. All classes have the same prior probability, as in the authors'
-       code.
+    3. The server takes a random share of the clients' samples (`server_data`, by default 0.2), even if `beta` is fixed.
+       So runs with different `beta` train on the same samples. All classes have the same prior probability, as in the
+       authors' code.
     4. Products are computed as sums of logarithms. So probabilities below 1e-41 count, too.
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
@@ -205,7 +205,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     In the first, each of N clients samples M networks of p parameters, `[N, M p]`. In the second, the server fits beta,
     `[1, 1]`.
 
-    Row i of the first array belongs to client i. `fedray.simulation.stacking` joins the two trainings into one run.
+    `fedray.simulation.stacking` joins the two trainings into one run.
 
     Raises:
         BadInput: Clients train with an optimizer other than SGD, the network has running statistics, or `cycles` times

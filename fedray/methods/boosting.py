@@ -1,35 +1,36 @@
 r"""AdaBoost.F, DistBoost.F, PreWeak.F and federated bagging: ensembles of weak learners, without gradients.
 
 Source: Polato, Esposito, Aldinucci, *Boosting the federation: cross-silo federated learning without gradient descent*,
-IJCNN 2022. Client i holds n_i samples with weights D_i, which are equal at first. In each round:
+IJCNN 2022. Client i holds n_i samples x with weights D_i(x), which are equal at first. In each round:
 
-1. Client i draws n_i samples with the probabilities D_i and fits a weak learner h_i. Every client receives the learners
-   of all clients.
-2. Client i sends e_ij (the sum of D_i over the samples on which h_j is wrong) and the sum of D_i over all its samples.
-   The error of h_j is e_j = sum_i e_ij / sum_i sum(D_i).
+1. Client i draws n_i of its samples with probabilities proportional to D_i, and fits a weak learner h_i. Every client
+   receives the learners of all clients.
+2. For each learner h_j, client i sends the sum of D_i over its samples on which h_j is wrong. It also sends the sum
+   over all its samples. The server computes the error e_j of h_j from these sums.
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
    every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of all learners.
-4. The weight alpha_t of the chosen h_t follows from its error e, as in SAMME. Boosting stops if e >= 1 - 1 / C, for C
-   classes.
-5. The weights of samples on which h_t is wrong are multiplied by exp(alpha_t), and all weights are normalized.
+4. The chosen learner of round t is h_t. Its weight alpha_t follows from its error e, as in SAMME. Boosting stops if e
+   >= 1 - 1 / C, for C classes.
+5. Samples on which h_t is wrong get larger weights.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
 Federated bagging (Breiman 1996, applied to each client) has no weights of samples.
 
 Formulas of adaboost_f:
-    The weights $D_i(x)$ of all samples of all clients add up to 1. In round $t$
+    The weights $D_i(x)$ of all samples $(x, y)$ of all clients add up to 1. Sums over $x$ run over the samples of
+    client $i$. The steps of round $t$ are:
 
     $$
     \begin{aligned}
-    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn by } D_i,\\
-    e_j &= \frac{\sum_i \sum_{x \in D_i} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
+    h_i &= \text{a learner on } n_i \text{ samples of client } i \text{, drawn in proportion to } D_i,\\
+    e_j &= \frac{\sum_i \sum_{x} D_i(x)\, [h_j(x) \ne y]}{\sum_i \sum_{x} D_i(x)},\\
     h_t &= h_j \text{ of the least } e_j,\\
     \alpha_t &= \log \frac{1 - e}{e + 10^{-10}} + \log(C - 1), \qquad D_i(x) \propto D_i(x) \, e^{\alpha_t [h_t(x) \ne
     y]},
     \end{aligned}
     $$
 
-    where $e$ is the error of $h_t$. The prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$.
+    Here $e$ is the error of $h_t$. The prediction is $\operatorname*{argmax}_c \sum_t \alpha_t [h_t(x) = c]$.
 
 Formulas of distboost_f:
     DistBoost.F is AdaBoost.F with a different $h_t$: the vote of the learners $h_j$ of all clients is one learner, and
@@ -46,11 +47,10 @@ Formulas of federated_bagging:
 
 Deviations:
     1. The authors' code does not stop if e >= 1 - 1 / C. The weight of such a learner is then negative.
-    2. The default `draw: rows` draws samples, as the paper does. `draw: weights` gives D_i to the learner as sample
-       weights instead, as scikit-learn's AdaBoostClassifier does.
+    2. By default (`draw: rows`) a learner is fitted on drawn samples, as in the paper. With `draw: weights` it is
+       fitted on all samples, weighted by D_i, as in scikit-learn's AdaBoostClassifier.
     3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
-       downloads all learners that it lacks, and their bytes count. If only some clients take part, only these are in
-       the sums of step 2.
+       downloads all learners that it lacks, and their bytes count. The sums of step 2 run over the participants only.
     4. PreWeak.F compares learners by their weighted errors. The authors' code compares them on samples that are drawn
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
@@ -160,19 +160,19 @@ def adaboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes DistBoost.F. The vote of a round's learners joins the ensemble as one learner."""
+    """Composes DistBoost.F."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F. First every client boosts alone. Then each round takes the best of all learners."""
+    """Composes PreWeak.F."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging. Each learner is fitted on uniformly drawn samples, and has one vote."""
+    """Composes federated bagging."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",

@@ -5,16 +5,18 @@ network is cut into D blocks. A head is an output layer. A tier of `clients.tier
 fraction of the blocks. Clients of the tier receive, train and send the first `ceil(r D)` blocks with their heads.
 
 Formulas of depthfl:
-    A client with $b$ blocks has heads $1, \dots, b$ with logits $z_h$. The heads teach each other. The client trains on
+    A client with $b$ blocks has heads $m = 1, \dots, b$ with logits $z_m$. The client minimizes the cross entropy of
+    each head, and the divergence of each head's prediction from those of the other heads:
 
     $$
-    \sum_{h \le b} \mathrm{CE}(z_h, y) + \frac{c_t}{b - 1} \sum_{h \le b} \sum_{j \ne h}
-    \mathrm{KL}\bigl(\mathrm{softmax}(z_j) \,\Vert\, \mathrm{softmax}(z_h)\bigr),
+    \sum_{m \le b} \mathrm{CE}(z_m, y) + \frac{c_t}{b - 1} \sum_{m \le b} \sum_{j \ne m}
+    \mathrm{KL}\bigl(\mathrm{softmax}(z_j) \,\Vert\, \mathrm{softmax}(z_m)\bigr).
     $$
 
-    where $z_j$ has no gradient, and $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises for $T$ rounds.
-    Every parameter $w_n$ is averaged over the set $S_n$ of participants that train it. If $\alpha > 0$, FedDyn's
-    corrections $h_n$ (`feddyn`) are added to the mean of the uploads $u_i$:
+    No gradient flows through $z_j$. The weight $c_t = c \, \exp\bigl(-5 \, (1 - \min(1, t / T))^2\bigr)$ rises to $c$
+    (`consistency`) in $T$ rounds (`ramp`). Every parameter $w_n$ is averaged over the set $S_n$ of participants that
+    train it. If the key `alpha` is above 0, FedDyn's corrections $h_n$ (`feddyn`) are added to the mean of the uploads
+    $u_i$:
 
     $$
     h_n \leftarrow h_n - \frac{\alpha}{N} \sum_{i \in S_n} (u_{i,n} - w_n), \qquad
@@ -161,8 +163,7 @@ def depthfl(setting: kit.Setting) -> kit.Method:
 def teach_heads(options: Mapping[str, Any]) -> Callable[..., Any]:
     """Returns the loss of a client, a function of the logits of the client's b heads (output layers).
 
-    The logits are `[B, b, C]` for B samples and C classes. A term of the loss lets the heads teach each other. The
-    options `consistency` (c) and `ramp` (T) set its weight.
+    The logits are `[B, b, C]` for B samples and C classes.
     """
     c, ramp = options["consistency"], options["ramp"]
 

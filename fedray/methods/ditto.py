@@ -1,13 +1,13 @@
 r"""Ditto: FedAvg, in which every client also trains a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
-`lambda` is one number or a list. With a list every client trains one personal model per entry. The client predicts with
-the best of these models on its held-out samples, by accuracy or RMSE (the paper's section 3.3). A list needs
+The key `lambda` is a number or a list. With a list every client trains one personal model per entry. It predicts with
+the model that has the best accuracy or RMSE on its held-out samples (the paper's section 3.3). A list needs
 `data.hold_out` above 0.
 
 Formulas of ditto:
-    Besides the model $w$ of FedAvg with equal weights (`server.weighting: uniform`, as in Alg. 1) each client trains a
-    personal model $v_i$, which is pulled towards $w$. The client predicts with $v_i$:
+    FedAvg with equal weights (`server.weighting: uniform`, as in Alg. 1) trains the model $w$. Each client also trains
+    a personal model $v_i$, with which it predicts. A proximal term pulls $v_i$ towards $w$:
 
     $$
     v_i \leftarrow \mathrm{Train}\Bigl(v_i;\; F_i(v) + \frac{\lambda}{2} \lVert v - w \rVert^2\Bigr).
@@ -58,11 +58,7 @@ SPECS = {
 
 
 def ditto(setting: kit.Setting) -> kit.Method:
-    """Composes FedAvg, whose clients also train personal models.
-
-    The gradient of a personal model v `[d]` has the additional term `lambda (v - w)`, which pulls it to the global
-    model w.
-    """
+    """Composes FedAvg, whose clients also train personal models."""
     pulls = setting.options["lambda"]
     if not pulls:
         raise BadInput("method.lambda is an empty list: give a number, or some to choose from")

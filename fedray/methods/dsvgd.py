@@ -5,8 +5,8 @@ IEEE Transactions on Signal Processing 2022, arXiv 2009.06419, Alg. 2. Names and
 kclip/DSVGD.
 
 In each round one client receives the particles, which are the K models. The client moves all of them together by Stein
-variational gradient descent (SVGD). They move towards a density in which the likelihood of the client's samples
-replaces the client's old factor. Other particles, which never leave the client, represent its factor.
+variational gradient descent (SVGD). They move towards a density in which the likelihood of the client's data replaces
+the client's old factor. Other particles, which never leave the client, represent its factor.
 
 Formulas of dsvgd:
     The $K$ models are particles $w_1, \dots, w_K$ of the posterior of all samples. This posterior is the product of the
@@ -16,15 +16,15 @@ Formulas of dsvgd:
     q(w) = p_0(w) \prod_i t_i(w), \qquad p_0 = \mathcal N(0, 1/c), \qquad t_i = 1 \text{ at first}.
     $$
 
-    In each round one client $i$ receives the particles, and replaces its old factor. Let $\alpha$ be the `temperature`,
-    $c$ the `precision`, $n_i$ the number of the client's samples and $\ell_i$ their mean loss. The particles move
-    together towards the density $\tilde p_i$ with
+    $c$ is the `precision`. Let $\alpha$ be the `temperature`, $n_i$ the number of the samples of client $i$, and
+    $\ell_i$ their mean loss. At client $i$ the particles move together towards the density $\tilde p_i$:
 
     $$
-    \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w),
+    \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w).
     $$
 
-    in `local.steps` steps of SVGD:
+    They make `local.steps` steps of SVGD. Particle $w_m$ moves along $\phi(w_m)$, a mean of gradients weighted by the
+    kernel $k$, plus a term that pushes particles apart. The median is over all $K^2$ pairs:
 
     $$
     \phi(w_m) = \frac1K \sum_j k(w_j, w_m) \, \nabla \log \tilde p_i(w_j) + \nabla_{w_j} k(w_j, w_m), \qquad
@@ -33,7 +33,7 @@ Formulas of dsvgd:
     $$
 
     A density that is known only by its particles $w_j$ is approximated by the mean of Gaussian kernels of width
-    $\lambda$ (`bandwidth`) around the particles. Its gradient is
+    $\lambda$ (`bandwidth`) around the particles. The gradient of its logarithm is
 
     $$
     \nabla \log q(w) = \frac{1}{\lambda^2} \Bigl( \sum_j s_j w_j - w \Bigr), \qquad s = \operatorname{softmax}_j
@@ -41,18 +41,18 @@ Formulas of dsvgd:
     \rVert^2 / 2 \lambda^2 \bigr) .
     $$
 
-    The client keeps $K$ particles of $t_i p_0$, which begin as the initial models. After the client's training these
-    particles make `factor_steps` steps of SVGD towards the density with the logarithm $\log q_{\text{new}} - \log q +
-    \log (t_i p_0)$. The client's factor then contains the change of $q$. The client sends the $K$ models to the server,
-    which sends them to the next client.
+    The client keeps $K$ own particles, which represent $t_i p_0$ and begin as the initial models. After the client's
+    training they make `factor_steps` steps of SVGD towards the density with the logarithm $\log q_{\text{new}} - \log q
+    + \log (t_i p_0)$. The client's factor then contains the change from $q$ to $q_{\text{new}}$. The client sends the
+    $K$ models to the server, which sends them to the next client.
 
-    Each step is divided by $10^{-6} + \sqrt g$ with $g \leftarrow 0.9 \, g + 0.1 \, \phi^2$ (`decay`). $g$ starts anew
-    with $g = \phi^2$ in each training and in each move of the client's own particles. The median is over all $K^2$
-    pairs.
+    Each step is divided by $10^{-6} + \sqrt g$, where $g$ is a running mean of squares: $g \leftarrow 0.9 \, g + 0.1 \,
+    \phi^2$ (`decay`). $g$ starts anew with $g = \phi^2$ in each training and in each move of the client's own
+    particles.
 
     In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
-    densities act as a constant force: $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the received
-    particle and the client's own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
+    densities act as a constant force. This force $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the
+    received and the own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
@@ -65,7 +65,7 @@ Deviations:
        are trained on the same batches, as in the authors' code.
     5. In the first round the client trains, as in the paper. The first round of the authors' code changes nothing.
     6. In virtual time a step of the client's own particles (`factor_steps`) takes `seconds_per_step`.
-    7. If `decay` is none, the particles are moved by `local.optimizer` instead of the authors' rule (AdaGrad with a
+    7. With `decay: none` the particles are moved by `local.optimizer` instead of the authors' rule (AdaGrad with a
        decay).
     8. One client trains per round. By default the clients take turns. Several clients per round, and compression, are
        refused.

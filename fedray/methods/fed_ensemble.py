@@ -5,8 +5,8 @@ Federated Learning for Improved Generalization and Uncertainty Quantification*, 
 10.1109/TASE.2023.3269639, Alg. 1.
 
 Formulas of fed_ensemble:
-    Row $P_i$ of the schedule is a random order of the $K$ models. A new order is drawn every $K$ rounds. Client $i$
-    therefore trains each model once in $K$ rounds:
+    Row $P_i$ of the schedule is a random order of the $K$ models, drawn anew every $K$ rounds. Client $i$ therefore
+    trains each model once in $K$ rounds. The server adds the weighted mean change to each model:
 
     $$
     \begin{aligned}

@@ -1,17 +1,17 @@
 r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the weights. A sample of models predicts.
 
-Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41. With K > 1
-there is one Gaussian per model, and together they are a mixture of K Gaussians.
+Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41.
 
 Formulas of fedag:
-    The server keeps a Gaussian over each weight, with the mean and the variance of the uploads:
+    The server keeps a Gaussian over each weight. Its mean and variance are those of the uploads:
 
     $$
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$. A sample of $M$ models $v_1, \dots, v_M$ predicts. These models are the uploads
-    (`bootstrap`, the paper's choice) or draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`):
+    Clients restart from $\mu$. $M$ sampled models $v_1, \dots, v_M$ predict. The key `sampling` chooses them: the
+    uploads (`bootstrap`, the paper's choice) or draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`). The
+    prediction has the mean and the variance of the outputs $f_{v_m}(x)$, plus the variance $\beta^{-1}$ of the noise:
 
     $$
     \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
@@ -19,25 +19,28 @@ Formulas of fedag:
     $$
 
     For a network $\beta^{-1}$ is 0, or a mean squared training residual. With `residuals: uploads` each upload predicts
-    the samples of its own client. With `residuals: mean` the mean model $f_\mu$ predicts the samples of all clients.
+    its own client's training samples. With `residuals: mean` the mean model $f_\mu$ predicts those of all clients.
 
-    A linear model needs no sample: $y \mid x \sim N\bigl(\mu^\top x,\; \beta^{-1} + x^\top
-    \operatorname{diag}(\sigma^2)\, x\bigr)$.
+    With $K > 1$ there is one Gaussian per model. The sampled models of all Gaussians predict together, with equal
+    weights. With `bootstrap` a Gaussian thus counts by its number of uploads. With `omc` all Gaussians count equally.
+
+    A linear model predicts in closed form if $K = 1$ and `sampling` is `bootstrap`: $y \mid x \sim N\bigl(\mu^\top x,\;
+    \beta^{-1} + x^\top \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default a client's residuals are those of its own upload. The mean model's
-       residuals are used with `residuals: mean` or `omc`, and for linear models. These are larger, because the mean
-       model fits a client's samples less well than the client's upload does. The NLL is reported without and with the
-       noise (`nll_none`, `nll_residual`).
+       residuals, averaged over clients. By default a client's residuals are those of its own upload. With `residuals:
+       mean` or `omc`, and for linear models, they are those of the mean model. These are larger, because the mean model
+       fits a client's samples less well than the client's upload does. The NLL is reported without and with the noise
+       (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
        errors.
-    3. `omc` draws `samples` models. The default is the number of clients, as in the paper.
+    3. `omc` draws `samples` models per Gaussian. The default is the number of participants of a round. In the paper it
+       is the number of clients.
     4. The noise beta^-1 of a linear model (eq. 6) is the variance of its training residuals. On the data set Power the
        NLL then agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is
-       at least 0.919 + log sd(y). A single linear model predicts in closed form (eq. 6). With `sampling: omc`, or with
-       several linear models, the sample predicts.
-    5. Under partial participation the sample consists of the uploads of the last round in which the model was trained.
+       at least 0.919 + log sd(y).
+    5. Under partial participation `bootstrap` takes the uploads of the last round in which the model was trained.
 
 Example:
     >>> import fedray
@@ -135,7 +138,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict: a sample of models for each of the K Gaussians (eqs. 4-5).
+    """Returns the models that predict: sampled models for each of the K Gaussians (eqs. 4-5).
 
     Args:
         state: The server's state. It holds the samples, `[M, slots, d]`, and the weight of each sampled model in the

@@ -12,7 +12,8 @@ Formulas of fedavg:
     $$
 
 Formulas of fedprox:
-    FedProx is FedAvg with a proximal term in the loss. The term pulls a client's model to the broadcast model $w$.
+    FedProx is FedAvg with a proximal term in the loss. The term pulls the client's model $v$ to the broadcast model
+    $w$:
 
     $$
     u_i = \mathrm{Train}\Bigl(w;\; F_i(v) + \frac{\mu}{2} \lVert v - w \rVert^2\Bigr).

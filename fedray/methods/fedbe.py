@@ -1,24 +1,26 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round (the uploads, their mean, and samples around it) predict together. `fedbe` distils the teachers into
-the model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the samples as the
-next model instead.
+teachers of a round (the uploads, their mean, and models drawn around it) predict together. `fedbe` distils the teachers
+into the model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the drawn models
+as the next model instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
-    variance. The teachers of a round are the mean, $S$ draws $v_s$, and the uploads themselves:
+    variance. The teachers $T$ of a round are the mean, $S$ (`samples`) drawn models $v_s$, and the $n$ uploads:
 
     $$
-    T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_i : i \in S\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
+    T = \{\bar w\} \cup \{v_1, \dots, v_S\} \cup \{u_1, \dots, u_n\}, \qquad v_s \sim N(\bar w, \operatorname{diag}
     \sigma^2)
     \quad\text{or}\quad v_s = \sum_i \gamma_i u_i,\; \gamma \sim \mathrm{Dirichlet}(1, \dots, 1).
     $$
 
     The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
+    With $K > 1$ the teachers of all models predict together, with equal weights. A model thus counts by its number of
+    teachers.
 
-    A student starts from $\bar w$. On unlabelled inputs $x$ that the server holds, the student learns $q(x)$, which is
-    $\bar p(x)$ sharpened by the temperature $\tau$:
+    A student starts from $\bar w$. On the server's inputs $x$, the student learns $q(x)$, which is $\bar p(x)$
+    sharpened by the `temperature` $\tau$:
 
     $$
     w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr), \qquad
@@ -95,10 +97,7 @@ SPECS = {
 
 
 def fedbe(setting: kit.Setting) -> kit.Method:
-    """Composes FedBE with K models, `[K, d]`. The paper has K = 1.
-
-    The teachers of a model are its uploads, their mean, and S samples around this mean.
-    """
+    """Composes FedBE with K models, `[K, d]`. The paper has K = 1."""
     learn = setting.distil
     if learn is None:
         raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
@@ -112,7 +111,7 @@ def fedbe(setting: kit.Setting) -> kit.Method:
 
 
 def fedbe_nokd(setting: kit.Setting) -> kit.Method:
-    """Composes FedBE without distillation. The next model is one of the samples."""
+    """Composes FedBE without distillation. The next model is one of the drawn models."""
     return with_teachers(
         setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
     )

@@ -4,10 +4,10 @@ Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Ba
 2503.15367, with diagonal curvature. Names and defaults are from the authors' code (`main_FedBEns_diag.py`).
 
 Formulas of fedbens:
-    All clients train from the same $M$ starts (`models`) to local optima $w_{k1}, \dots, w_{kM}$. They send each
-    optimum with the diagonal $F_{km}$ of its Fisher matrix, which is measured as in `fedfisher`. Laplace's
-    approximation at each optimum describes a client's posterior as a mixture, with the temperature $T$ and the
-    `precision` $c$:
+    All clients train from the same $M$ starts (`models`). Client $k$ reaches the local optima $w_{k1}, \dots, w_{kM}$.
+    It sends each optimum with the diagonal $F_{km}$ of its Fisher matrix, which is measured as in `fedfisher`.
+    Laplace's approximation describes the client's posterior as a mixture of Gaussians at the optima. Their precisions
+    $P_{km}$ follow from the `temperature` $T$ and the `precision` $c$:
 
     $$
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
@@ -20,9 +20,10 @@ Formulas of fedbens:
     \log p(w) = \sum_{k=1}^N \log p_k(w) + (N - 1) \, \frac{c_0}{2} \, \lVert w \rVert^2 + \text{const}.
     $$
 
-    For each start the server computes the median of the uploads. If the number of uploads is even, this is the lower
-    one of the two middle values. From this median the server goes to a mode of $p$. The $M$ modes predict together.
-    `solver: exact` makes fixed-point steps, in which $\log p$ never falls:
+    For each start the server computes the median of the uploads (the lower middle value if their number is even). From
+    this median the server goes to a mode of $p$. The $M$ modes predict together. `solver: exact` makes fixed-point
+    steps, in which $\log p$ never falls. Each step computes the share $r_{km}$ of every optimum in its client's density
+    at $w$, and then a mean of the optima, weighted by shares and precisions:
 
     $$
     r_{km} = \frac{\mathcal N(w; w_{km}, P_{km}^{-1})}{\sum_l \mathcal N(w; w_{kl}, P_{kl}^{-1})}, \qquad

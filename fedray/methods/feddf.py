@@ -2,33 +2,34 @@ r"""FedDF: FedAvg, whose server then trains the averaged model to predict like t
 
 Source: Lin, Kong, Stich, Jaggi, *Ensemble Distillation for Robust Model Fusion in Federated Learning*, NeurIPS 2020,
 arXiv 2006.07242, Alg. 1. `teacher: confidence` is the weighted teacher of Fed-ET (Cho, Manoel, Joshi, Sim, Dimitriadis,
-IJCAI 2022). The server's inputs are training samples that no client gets (`inputs: withheld`), samples of a different
-data set with the same shape, or noise.
+IJCAI 2022). The key `inputs` chooses the server's inputs: training samples that no client gets (`withheld`), a
+different data set with the same shape, or noise.
 
-With the option `networks` the clients have several architectures. The clients of an architecture train it, and the
-server averages their uploads (Alg. 3 of the paper). Each architecture has its own student. All students learn the mean
-logits of the uploads of all architectures.
+With the key `networks` the clients have several architectures. The clients of an architecture train it, and the server
+averages their uploads (Alg. 3). Each architecture has its own student. All students learn the mean logits of all
+uploads.
 
 Formulas of feddf:
-    On the server's inputs $x$, the averaged model is trained to predict like the ensemble of the uploads:
+    Training starts at the averaged model $\bar w$. On the server's inputs $x$, the student learns the prediction $q$ of
+    the ensemble of the uploads:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
-    w \leftarrow \operatorname*{argmin}_{v \text{ from } \bar w} \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr),
+    w \leftarrow \operatorname*{argmin}_v \sum_x \mathrm{KL}\bigl(q(x) \,\Vert\, p_v(x)\bigr),
     \qquad
-    q(x) = \mathrm{softmax}\Bigl(\sum_{i \in S} a_i(x) \, f_{u_i}(x)\Bigr),
+    q(x) = \mathrm{softmax}\Bigl(\sum_{i \in S} a_i(x) \, f_{u_i}(x)\Bigr).
     $$
 
-    where $f$ are logits. With `teacher: mean_logits` all $a_i$ are equal; with `confidence` they are proportional to
+    $f$ are logits. The weights $a_i$ are equal with `teacher: mean_logits`. With `confidence` they are proportional to
     the variance of the logits $f_{u_i}(x)$ over the classes.
 
-    With `networks` each architecture has its own student, which starts at the mean $\bar w$ of the uploads of this
-    architecture. $S$ in $q(x)$ is then the set of the participants of all architectures.
+    With `networks` a student starts at the mean $\bar w$ of the uploads of its architecture. The sum in $q(x)$ runs
+    over the participants of all architectures.
 
 Deviations:
     1. With `networks`, clients without data get no jobs.
-    2. `validation` is a share of the training samples, with labels. The server keeps the student that scores best on
-       these samples, or the averaged model if no student is better.
+    2. The key `validation` gives the server a share of the training samples, with labels. The server keeps the student
+       that scores best on these samples, or the averaged model if no student is better.
     3. In distillation, the normalization layers keep the statistics of the averaged model.
     4. Noise is one fixed set of standard normal inputs for each world (a combination of a seed and a fold). The paper
        draws new noise for every batch.
@@ -121,10 +122,7 @@ SPECS = {
 
 
 def feddf(setting: kit.Setting) -> kit.Method:
-    """Composes FedDF with K models, `[K, d]`. The paper has K = 1.
-
-    The teachers of a model are its uploads.
-    """
+    """Composes FedDF with K models, `[K, d]`. The paper has K = 1."""
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
@@ -142,10 +140,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
 
 
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
-    """Composes one federated training for each architecture (Alg. 3).
-
-    The student of each architecture learns from the uploads of all architectures.
-    """
+    """Composes one federated training for each architecture (Alg. 3)."""
     learn = setting.fuse
     if learn is None:
         raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")

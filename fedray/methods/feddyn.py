@@ -7,7 +7,8 @@ ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble 
 server keeps one vector per model.
 
 Formulas of feddyn:
-    Client $i$ keeps a vector $h_i$, and the server keeps $h$; both start at 0.
+    Client $i$ keeps a vector $h_i$, and the server keeps $h$. Both start at 0. They accumulate the changes of the
+    models, multiplied by the key `alpha`:
 
     $$
     \begin{aligned}
@@ -76,10 +77,7 @@ def feddyn(setting: kit.Setting) -> kit.Method:
 
 
 def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
-    """Composes FedDyn-ensemble with K models, `[K, d]`.
-
-    The local gradient is `grad - h_i + alpha (w - w_start)`, with the client's own vector h_i.
-    """
+    """Composes FedDyn-ensemble with K models, `[K, d]`."""
     alpha, p = setting.options["alpha"], setting.layout.trainable
     local, correction = correct_clients(setting.local, alpha, p)
     phase = kit.federated(

@@ -4,7 +4,7 @@ Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task Learning un
 2021, Alg. 1.
 
 Formulas of fedem:
-    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. Of each sample $j$ the client
+    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. For each sample $j$ the client
     computes the responsibility $q_j(m)$ of component $m$: the probability that the sample comes from it. It sets
     $\pi_i$ to the mean responsibilities. Then it trains each component on the samples, weighted by them:
 

@@ -3,15 +3,16 @@ r"""FedExP: FedAvg whose server takes a longer step if the clients' updates poin
 Source: Jhunjhunwala, Wang, Joshi, *FedExP: Speeding up Federated Averaging via Extrapolation*, ICLR 2023, Alg. 1.
 
 Formulas of fedexp:
+    The server multiplies the mean update $\bar\Delta$ by $\eta_g \ge 1$, which is large if updates differ:
+
     $$
-    \Delta_i = \mathrm{Train}(w; F_i) - w, \qquad \bar\Delta = \sum_{i \in S} p_i \Delta_i, \qquad
-    \eta = \max\Bigl(1, \frac{\sum_{i \in S} p_i \lVert \Delta_i \rVert^2}
-    {2 \, (\lVert \bar\Delta \rVert^2 + \epsilon)}\Bigr), \qquad
-    w \leftarrow w + \eta \, \bar\Delta.
+    \Delta_i = \mathrm{Train}(w; F_i) - w, \qquad \bar\Delta = \sum_{i \in S} p_i \Delta_i, \qquad \eta_g = \max\Bigl(1,
+    \frac{\sum_{i \in S} p_i \lVert \Delta_i \rVert^2} {2 \, (\lVert \bar\Delta \rVert^2 + \epsilon)}\Bigr), \qquad w
+    \leftarrow w + \eta_g \, \bar\Delta.
     $$
 
-    If all $\Delta_i$ are equal, $\eta = 1$ and FedExP is FedAvg. For $N$ orthogonal updates of equal length and weight,
-    $\eta = N / 2$.
+    If all $\Delta_i$ are equal, $\eta_g = 1$ and FedExP is FedAvg. For $n$ orthogonal updates of equal length and
+    weight, $\eta_g = n / 2$.
 
 Deviations:
     1. The last model predicts; the paper reports the mean of the last two models.

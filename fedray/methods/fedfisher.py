@@ -4,17 +4,18 @@ Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for
 2024, diagonal variant. `solver: exact` is Fisher merging (Matena, Raffel, NeurIPS 2022).
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start and reaches $w_k$. On its samples, or on `fisher_rows` of them, the client
-    then measures the diagonal of the Fisher information of its network. The client sends $w_k$ and the diagonal:
+    Client $k$ trains from the common start and reaches $w_k$. On its samples, or on `fisher_rows` of them, it then
+    measures the diagonal $F_k$ of the Fisher information of its network. The labels $y$ follow the network's own
+    prediction (`fisher: model`), or are the true ones (`empirical`). The client sends $w_k$ and $F_k$:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
-    \quad (\texttt{model}), \qquad
+    \quad (\texttt{model}), \quad
     F_k = \frac{1}{n_k} \sum_{(x, y)} \bigl(\nabla_w \ell(w_k; x, y)\bigr)^2 \quad (\texttt{empirical}).
     $$
 
-    The weights are $p_k = n_k / n$, and $\lambda$ is the damping. The server expands each client's loss to the second
-    order around the client's own optimum, and minimizes the sum of these expansions:
+    The weights are $p_k = n_k / n$, and $\lambda$ is `damping`. The server expands each client's loss to the second
+    order around $w_k$, and minimizes the sum of these expansions:
 
     $$
     w^* = \operatorname*{argmin}_w \sum_k p_k (w - w_k)^\top (F_k + \lambda) (w - w_k)

@@ -20,8 +20,8 @@ Formulas of fednova:
 
 Deviations:
     1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
-    2. Adam and the proximal term would need a different `a_i`, and are refused. Weight decay is part of the loss. With
-       `local.nesterov`, which the paper does not have, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
+    2. Adam and the proximal term would need a different `a_i`, and are refused. Weight decay is part of the loss. The
+       paper does not have `local.nesterov`. With it, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
     3. Float buffers (BatchNorm) are not trained by SGD. They are averaged with `p_i`, as in FedAvg.
     4. The default of `server.weighting` is `examples`. With `uniform` all `p_i` are equal.
 

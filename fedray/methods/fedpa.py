@@ -10,13 +10,14 @@ point. A client samples its posterior while it trains (iterate-averaged SGD).
 
 Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, the first steps of a client's training (the fraction `mixing`)
-    give no samples. The other steps are cut into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The
-    means of SGD's iterates in these windows are samples of the client's posterior:
+    are not used. The other steps $s$ are cut into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The
+    mean $x_t$ of SGD's iterates $v_s$ in window $t$ is a sample of the client's posterior. The samples have the mean
+    $\bar x$. Their covariance is mixed with the identity, by the key `rho` ($\rho$):
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad
-    \hat\Sigma = \rho_\ell I + (1 - \rho_\ell) \, \frac{1}{\ell - 1} \sum_t (x_t - \bar x)(x_t - \bar x)^\top, \qquad
-    \rho_\ell = \frac{1}{1 + (\ell - 1) \rho}.
+    \hat\Sigma = r I + (1 - r) \, \frac{1}{\ell - 1} \sum_t (x_t - \bar x)(x_t - \bar x)^\top, \qquad
+    r = \frac{1}{1 + (\ell - 1) \rho}.
     $$
 
     The client sends $\Delta_i = \hat\Sigma^{-1} (\bar x - w)$, and the server averages as FedAvg does
@@ -24,16 +25,16 @@ Formulas of fedpa:
     first $t$ samples, and $A_1 = I$:
 
     $$
-    u_t = x_t - \bar x_{t-1}, \quad v_t = A_{t-1} u_t, \quad \gamma_t = \rho \, \frac{t-1}{t}, \quad
-    A_t = A_{t-1} - \frac{\gamma_t \, v_t v_t^\top}{1 + \gamma_t \, v_t^\top u_t}, \qquad
-    \Delta_i = \frac{1}{\rho_\ell} \, A_\ell \, (\bar x - w),
+    y_t = x_t - \bar x_{t-1}, \quad z_t = A_{t-1} y_t, \quad \gamma_t = \rho \, \frac{t-1}{t}, \quad
+    A_t = A_{t-1} - \frac{\gamma_t \, z_t z_t^\top}{1 + \gamma_t \, z_t^\top y_t}, \qquad
+    \Delta_i = \frac1r \, A_\ell \, (\bar x - w).
     $$
 
-    where $A_\ell$ is stored as the vectors $v_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
+    $A_\ell$ is stored as the vectors $z_t$ with their coefficients. This takes $\ell^2 d$ operations and $\ell$
     vectors. With $\ell = 1$ or $\rho = 0$ FedPA is FedAvg with averaged iterates.
 
     Along a direction in which the samples have the variance $\sigma^2$, a client's step is multiplied by $(1 + (\ell -
-    1) \rho) / (1 + (\ell - 1) \rho \, \sigma^2)$. This variance is usually far below 1 for networks. The multiplier is
+    1) \rho) / (1 + (\ell - 1) \rho \, \sigma^2)$. For networks $\sigma^2$ is usually far below 1. The multiplier is
     then nearly $1 + (\ell - 1) \rho$ in all directions, and a larger $\rho$ mainly means a larger server step. Tune
     $\rho$ together with `server.lr`.
 

@@ -87,23 +87,17 @@ SPECS = {
 
 
 def fedper(setting: kit.Setting) -> kit.Method:
-    """Composes FedPer, which is FedAvg over the layers that do not stay with the client.
-
-    By default only the last layer stays.
-    """
+    """Composes FedPer, which is FedAvg over the layers that do not stay with the client."""
     return kit.Method("fedper", kit.federated(setting))  # Alg. 1, lines 4-7: the base layers are sent and averaged
 
 
 def fedbn(setting: kit.Setting) -> kit.Method:
-    """Composes FedBN, which is FedAvg over the layers that do not stay with the client.
-
-    By default normalization layers stay.
-    """
+    """Composes FedBN, which is FedAvg over the layers that do not stay with the client."""
     return kit.Method("fedbn", kit.federated(setting))  # lines 9-13: every layer is averaged unless it is a BN layer
 
 
 def fedrep(setting: kit.Setting) -> kit.Method:
-    """Composes FedRep. A client first trains the layers that stay with it, and in the last epochs the shared layers.
+    """Composes FedRep.
 
     Raises:
         BadInput: Clients do not train with SGD, or no layer is private, or no step is left for the head.

@@ -9,7 +9,7 @@ Formulas of fedrolex:
     these channels of each hidden layer of $c$ channels:
 
     $$
-    \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\},
+    \bigl\{ (t + i) \bmod c \; : \; 0 \le i < \lceil r c \rceil \bigr\}.
     $$
 
     The round $t$ is the same in all layers. The server averages each parameter separately, as HeteroFL does.

@@ -20,16 +20,16 @@ Formulas of fens:
 
     $f$ are logits, and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
     In each round a client with proxy samples makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate
-    `meta_lr`. Each step follows the mean gradient of `meta_batch` samples. The server steps by FedAdam without
-    correction of bias. At first $m = 0$ and $v = \tau^2$:
+    `meta_lr` and with batches of `meta_batch` samples. The server averages the changes $u_i - \theta$, and steps by
+    FedAdam without correction of bias. At first $m = 0$ and $v = \tau^2$:
 
     $$
     \Delta = \sum_i p_i \, (u_i - \theta), \quad m \leftarrow \beta_1 m + (1 - \beta_1) \Delta, \quad v \leftarrow 0.99
     \, v + 0.01 \, \Delta^2, \quad
-    \theta \leftarrow \theta + \eta_s \frac{m}{\sqrt{v} + \tau}, \qquad \tau = 10^{-3},
+    \theta \leftarrow \theta + \eta_s \frac{m}{\sqrt{v} + \tau}, \qquad \tau = 10^{-3}.
     $$
 
-    where $\eta_s$ is `server.lr` (0.001) and $\beta_1$ is `server.momentum` (0.9).
+    $\eta_s$ is `server.lr` (0.001) and $\beta_1$ is `server.momentum` (0.9).
 
     | `aggregator` | $g_\theta(z)$ | first $\theta$ |
     | --- | --- | --- |
@@ -37,8 +37,8 @@ Formulas of fens:
     | `client_weights` | $\sum_i \theta_i z_i$ | $1 / N$ |
     | `class_weights` | $\sum_i \theta_i \odot z_i$, one weight for each client and class | $1 / N$ |
 
-    The other aggregators have no $\theta$, and return probabilities. Here $q_i(c \mid x)$ is the softmax of $z_i$, and
-    $n_{ic}$ is the number of training samples of class $c$ at client $i$:
+    The other aggregators have no $\theta$, and return probabilities. Here $q_i(c \mid x)$ is the softmax of $z_i =
+    f_{w_i}(x)$, and $s_{ic}$ is the share of client $i$ in the training samples of class $c$:
 
     | `aggregator` | $P(c \mid x)$ |
     | --- | --- |
@@ -46,7 +46,6 @@ Formulas of fens:
     | `label_shares` | $\propto \sum_i s_{ic} \, q_i(c \mid x)$, normalized over $c$ |
     | `voting` | $\frac1N \sum_i \bigl[c = \operatorname{argmax}_{c'} z_{ic'}(x)\bigr]$; in a tie the first class |
 
-    Here $s_{ic} = n_{ic} / \sum_j n_{jc}$ is the share of client $i$ in the samples of class $c$.
 
     Until a client has trained $\theta$, the rule `mean` predicts. With `voting` a class that no network chooses has the
     probability zero. The log loss of a sample of this class counts as 36.04 (the bound of [`nll`](../metrics.md)).

@@ -19,8 +19,8 @@ Formulas of heterofl:
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    The virtual time of a step is the tier's seconds per step, multiplied by the fraction of the whole network's
-    operations that the slice needs. If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
+    A step of a slice takes the tier's seconds per step, times the slice's fraction of the whole network's operations.
+    If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
 
 Deviations:
     1. Networks are `mlp`, `cnn`, `vgg11` without normalization, or your own `nn.Sequential` of such layers. The paper
@@ -29,8 +29,8 @@ Deviations:
        paper's networks need no scaler in prediction, because they normalize afterwards. Without normalization, training
        with the scaler can diverge.
     2. The loss runs over all classes, and the last layer is averaged over all uploads. The paper's loss sets a logit to
-       0 if the client does not have this class. In the paper's code the last layer's parameters of a class are averaged
-       only over the clients that have this class.
+       0 if the client does not have this class. The paper's code averages a class's parameters in the last layer only
+       over the clients that have this class.
     3. After a Flatten layer, a channel of a convolution has one value for each pixel. The paper's convolutions end in a
        global pooling, after which a channel has a single value.
     4. A client stays in its tier (the paper's "fix"). The paper's variant "dynamic" draws widths in every round.

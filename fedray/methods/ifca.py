@@ -50,7 +50,7 @@ SPECS = {
 
 
 def ifca(setting: kit.Setting) -> kit.Method:
-    """Composes IFCA with K models, `[K, d]`. The clients that choose the same model form a cluster."""
+    """Composes IFCA with K models, `[K, d]`."""
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.one_job_each,  # line 3: M_t, the participants, who all get the K models

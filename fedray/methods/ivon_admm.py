@@ -5,24 +5,26 @@ details follow the code team-approx-bayes/bayes-admm (`FedIVON`). The optimizer 
 Learning is Effective for Large Deep Networks*, ICML 2024.
 
 Formulas of ivon_admm:
-    The posterior over the network's $p$ weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
-    precision $S_g$. It minimizes
+    The posterior over the network's weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
+    precision $S_g$. It minimizes the expected losses of all clients plus the divergence from the prior $p_0$, with the
+    `temperature` $\tau$ and the precision $S_0$ (`prior`):
 
     $$
-    \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p), \qquad p = N(0, 1 / S_0),
+    \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p_0), \qquad p_0 = N(0, 1 / S_0).
     $$
 
-    with `temperature` $\tau$ and `prior` $S_0$. Natural parameters are $\lambda = (S m, \, S)$. Each client has its own
-    Gaussian $q_k$, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$,
-    whose natural parameters $\lambda_k = (a_k, b_k)$ are 0 at first. The paper's duals are $v_k = -a_k$ and $V_k =
-    -b_k$. With `penalty` $\rho$, a client starts at $q$ and minimizes
+    Natural parameters are $\lambda = (S m, \, S)$ for mean $m$ and precision $S$. Each client has its own Gaussian
+    $q_k$, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$, whose natural
+    parameters $\lambda_k = (a_k, b_k)$ are 0 at first. The paper's duals are $v_k = -a_k$ and $V_k = -b_k$. A client
+    starts at $q$, and minimizes its expected loss, a linear term, and the divergence from $q$ with the weight $\rho$
+    (`penalty`):
 
     $$
-    \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q)
+    \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q).
     $$
 
-    by IVON. Let $s = n_k / (\tau \rho)$. Each step draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the gradient
-    $\hat g$ of the batch at $w$. Step $j$ is
+    The client makes steps of IVON. Each draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the gradient $\hat g$ of
+    the batch at $w$. Let $s = n_k / (\tau \rho)$. Step $j$ moves the precision, the mean gradient $g$, and the mean:
 
     $$
     \begin{aligned}
@@ -34,19 +36,20 @@ Formulas of ivon_admm:
     \end{aligned}
     $$
 
-    These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$; a precision stays above 0. The
-    client sends $\Delta_k = \lambda(q_k) - \lambda(q)$, and its factor moves by `dual_step` $\gamma$:
+    These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$. A precision stays above 0. The
+    client sends $\Delta_k = \lambda(q_k) - \lambda(q)$. Its factor moves with the `dual_step` $\gamma$:
 
     $$
     \lambda_k \leftarrow \lambda_k + \gamma \rho \, \Delta_k .
     $$
 
-    The server computes the sum of all factors from the uploads. This sum has the weight $\alpha$ (`server_step`) in the
-    new posterior. The value `admm` means $\alpha = 1 / (1 + \rho N)$:
+    The server computes the sum of all factors from the uploads. The new posterior is the mean of the Gaussians of the
+    participants $\mathcal P$, mixed with the prior times all factors. The latter has the weight $\alpha$
+    (`server_step`; the value `admm` means $1 / (1 + \rho N)$):
 
     $$
-    \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|S|} \sum_{k \in S} \Delta_k \Bigr) + \alpha \Bigl(
-    (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
+    \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|\mathcal P|} \sum_{k \in \mathcal P} \Delta_k
+    \Bigr) + \alpha \Bigl( (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
     $$
 
     At a fixed point all $q_k$ equal $q$, and $q$ is the prior times all factors. In the first round $q$ is the prior.
@@ -55,31 +58,28 @@ Formulas of ivon_admm:
 
     - With quadratic losses the fixed point is the exact posterior. With $\alpha = \gamma = 1$ one round reaches it.
     - With $\rho = \tau = \alpha = 1$ the method is PVI with the damping $\gamma$.
-    - With $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$) the method is FedDyn. FedDyn's $\alpha$ is $\tau \rho c
-      / n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's model by $\rho N / (1
-      + \rho N)$; FedDyn has no such factor.
+    - With $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$), which have $n$ samples each, the method is FedDyn.
+      FedDyn's $\alpha$ is $\tau \rho c / n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies
+      the server's model by $\rho N / (1 + \rho N)$; FedDyn has no such factor.
     - With $\gamma = 0$ the factors stay 1, and the mean of the clients is pulled to the prior.
     - Training diverges if $b_k > \rho S_g + n_k H / \tau$ for a weight, where $H$ is the mean curvature of the client's
       losses. The client's objective then has no minimum, and $S_k$ falls almost to 0. This can happen with a large
       $\gamma$ if the curvature of the losses has fallen since the client learned its factor.
 
-    The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
-    network with the mean weights predicts.
+    `samples` networks drawn from $q$ predict together. With `samples: 0` the network with the mean weights predicts.
 
 Deviations:
     1. A client sends lambda(q_k) - lambda(q), from which the server computes the mean and the sum. The authors' clients
        send q_k and their duals: twice as many values.
-    2. In the first round training begins at the network's usual first weights, as in the authors' code. The standard
-       deviation is softplus(`rho`) for all clients. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) + S_0)`,
-       which depends on the number of samples.
-    3. If only some clients take part, the mean runs over these clients. The sum still runs over all factors, and alpha
-       counts all N clients. The authors' clients all take part in every round.
+    2. All clients begin with the same standard deviation. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) +
+       S_0)`, which depends on the number of samples.
+    3. If only some clients take part, the sum still runs over all factors, and alpha counts all N clients. The authors'
+       clients all take part in every round.
     4. If the learning rate is 0 (at the end of a cosine), the precision does not change. The learning rate falls only
        if `local.schedule` says so. The authors use a cosine over all rounds.
     5. The running mean of gradients starts at 0 in every round. In the authors' code the running mean continues.
     6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.
-    7. Each step uses one draw of the weights. By default ten draws from q predict (`samples`); with 0 the mean of q
-       predicts. The authors report both, with 32 draws.
+    7. By default ten draws from q predict. The authors report predictions of 32 draws, and of the mean.
     8. With int8 compression a client's factor changes by the value that the client computed. The server's sum changes
        by the value that was sent. Sparse uploads are refused, because a linear term without its precision would make
        the mean wrong.

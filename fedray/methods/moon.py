@@ -5,14 +5,15 @@ Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 
 Formulas of moon:
     Features are the inputs of the last layer. $z(x)$ are the features of the model that is trained, $z_{\mathrm{glob}}$
     those of the broadcast model, and $z_{\mathrm{prev}}$ those of the client's last trained model. $s$ is the cosine of
-    the angle between two vectors of features. A client minimizes
+    the angle between two vectors of features. A client minimizes its loss plus a contrastive loss, with the key `mu`
+    and the `temperature` $\tau$:
 
     $$
     F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log
-    \frac{e^{s(z, z_{\mathrm{glob}}) / \tau}}{e^{s(z, z_{\mathrm{glob}}) / \tau} + e^{s(z, z_{\mathrm{prev}}) / \tau}},
+    \frac{e^{s(z, z_{\mathrm{glob}}) / \tau}}{e^{s(z, z_{\mathrm{glob}}) / \tau} + e^{s(z, z_{\mathrm{prev}}) / \tau}}.
     $$
 
-    with $\tau$ = `temperature`. The server averages as FedAvg does.
+    The server averages as FedAvg does.
 
 Deviations:
     1. The paper adds a projection head to its networks, and uses the outputs of this head as features.

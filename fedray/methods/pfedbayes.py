@@ -3,25 +3,26 @@ r"""pFedBayes: each client keeps a Gaussian over its weights. The Gaussian's pri
 Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variational Bayesian Inference*, ICML 2022, arXiv
 2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
 
-A row of the state holds two Gaussians, the client's own q and the client's copy w of the global Gaussian. Each has p
-means and p values rho; `softplus(rho)` is the standard deviation. q is a private layer, as in FedPer: it is not sent.
+A row of the state holds two Gaussians: the client's own q, and its copy w of the global Gaussian. q is a private layer,
+as in FedPer: it is not sent.
 
 Formulas of pfedbayes:
     A model is a Gaussian $N(\mu, \sigma^2)$ over each of the network's $p$ weights, with $\sigma = \log(1 + e^{\rho})$.
-    Each client keeps its own Gaussian $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian $w$.
-    Each step draws $\varepsilon \sim N(0, I)$, and changes $\mu$ and $\rho$ by the gradient of
+    Each client keeps its own Gaussian $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian $w =
+    N(\nu, \tau^2)$. Each step draws $\varepsilon \sim N(0, I)$, and changes $\mu$ and $\rho$ by the gradient of the
+    expected loss plus the divergence from $w_i$, weighted by the key `zeta`:
 
     $$
     F_i(q) = \mathbb{E}_{\varepsilon} \, \ell_i(\mu + \sigma \varepsilon) + \frac{\zeta}{n_i} \, \mathrm{KL}(q \,\Vert\,
     w_i), \qquad
     \mathrm{KL}(q \,\Vert\, w) = \sum_j \log \frac{\tau_j}{\sigma_j} + \frac{\sigma_j^2 + (\mu_j - \nu_j)^2}{2
-    \tau_j^2} - \frac12
+    \tau_j^2} - \frac12.
     $$
 
-    for $w = N(\nu, \tau^2)$. After every `personal_steps` such steps the copy $w_i$ makes one step by
-    $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i \,\Vert\, w)$. This step changes $\nu$ and the copy's own $\rho$. Each
-    of the two Gaussians has its own optimizer (Adam), with the same learning rate. The client keeps $q_i$ and sends
-    $w_i$, which has $2p$ values. The server averages means and rhos,
+    After every `personal_steps` such steps the copy $w_i$ makes one step by $\frac{\zeta}{n_i} \nabla_w \mathrm{KL}(q_i
+    \,\Vert\, w)$. This step changes $\nu$ and the copy's own $\rho$. Each of the two Gaussians has its own optimizer
+    (Adam), with the same learning rate. The client keeps $q_i$ and sends $w_i$, which has $2p$ values. The server
+    averages means and rhos:
 
     $$
     w \leftarrow (1 - \beta) \, w + \beta \, \frac{1}{|S|} \sum_{i \in S} w_i .
@@ -35,8 +36,7 @@ Deviations:
     1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
        step of w. Here `local.steps` counts personal steps; the code's R = 20 therefore corresponds to 100 steps. Alg. 1
        makes one step of w after each personal step (set `personal_steps: 1` for this).
-    2. Each step uses one draw of the weights, with standard normal noise. The noise of the unofficial code has a
-       standard deviation of 0.001.
+    2. The noise $\varepsilon$ of the unofficial code has a standard deviation of 0.001.
     3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper. In the unofficial code the
        weight is 1 / (R B).
     4. Adam starts with an empty memory in each local training. In the unofficial code Adam continues.

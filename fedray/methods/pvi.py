@@ -5,29 +5,28 @@ and Continual Learning*, 2018, arXiv 1811.11206, Alg. 1; Ashman, Bui, Nguyen, Ma
 *Partitioned Variational Inference: A Framework for Probabilistic Federated Learning*, 2022, arXiv 2202.12275, in the
 variant in which all clients train at once. Details follow the code MattAshman/pvi.
 
-A row of the state holds q (means and rhos) and the client's factor (natural parameters). One more value tells whether q
-is still the prior. The factor stays with the client.
+A row of the state holds q and the client's factor, which stays with the client.
 
 Formulas of pvi:
-    The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p(w) \prod_k
-    t_k(w)$. Posterior, prior and factors are Gaussians, independent in each weight. In the natural parameters $\lambda
-    = (\mu / \sigma^2, \, 1 / \sigma^2)$ the product is a sum,
+    The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p_0(w)
+    \prod_k t_k(w)$. All are Gaussians, independent in each weight. In the natural parameters $\lambda = (\mu /
+    \sigma^2, \, 1 / \sigma^2)$ the product is a sum. The prior has the precision $c$ (the key `prior`):
 
     $$
-    \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first,}
+    \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first.}
     $$
 
-    where $c$ is the option `prior`. A client receives $q$ (means, and $\rho$ with $\sigma = \log(1 + e^{\rho})$) and
-    divides $q$ by its own factor. Its training starts at $q$ and minimizes
+    A client receives $q$ as means and values $r$ with $\sigma = \log(1 + e^{r})$. It divides $q$ by its own factor. Its
+    training starts at $q$, and minimizes the expected loss plus the divergence from the quotient (the cavity):
 
     $$
     F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,
-    \mathrm{KL}\!\left(q_k \,\Vert\, q / t_k\right)
+    \mathrm{KL}\!\left(q_k \,\Vert\, q / t_k\right).
     $$
 
-    in $\mu_k$ and $\rho_k$. Each step uses one draw $\varepsilon \sim N(0, I)$. This is variational inference on the
-    client's samples, with the cavity $q / t_k$ as the prior. The client multiplies its change by the option `damping`
-    $\rho$ (not the $\rho$ above). It sends the damped change and keeps its new factor:
+    Each step changes $\mu_k$ and $r_k$, and uses one draw $\varepsilon \sim N(0, I)$. This is variational inference on
+    the client's samples, with the cavity as the prior. The client multiplies its change by $\rho$ (`damping`). It sends
+    the damped change and keeps its new factor:
 
     $$
     \Delta_k = \rho \, (\lambda(q_k) - \lambda(q)), \qquad \lambda_k \leftarrow \lambda_k + \Delta_k, \qquad
@@ -42,8 +41,7 @@ Formulas of pvi:
     For a linear model with Gaussian noise and uncorrelated inputs the fixed point is the exact posterior. One client
     with `damping: 1` does plain variational inference.
 
-    The prediction is the mean of the predictions of `samples` networks that are drawn from $q$. With `samples: 0` the
-    network with the mean weights predicts.
+    `samples` networks drawn from $q$ predict together. With `samples: 0` the network with the mean weights predicts.
 
 Deviations:
     1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6; the linear term does not change. The
@@ -51,12 +49,10 @@ Deviations:
        (`enforce_pos_var`). With a `damping` of at most 1 / N the precisions of q stay above 0.
     2. Each step uses one draw of the weights for all samples of a batch. The authors' code draws the activations
        instead, ten times for each sample.
-    3. In the first round training begins at the network's usual first weights with the standard deviation
-       softplus(`rho`). The authors' code draws means from (-0.1, 0.1), with a variance of about 1e-3. In later rounds
-       training begins at q, as in the authors' code.
+    3. In the first round the standard deviation at the start is softplus(`rho`). The authors' code draws means from
+       (-0.1, 0.1), with a variance of about 1e-3.
     4. `damping: clients` means 1 / N even if only some clients take part.
-    5. By default ten draws from q predict (`samples`), with the same noise in every round; in the authors' code 100
-       draws predict.
+    5. By default ten draws from q predict, with the same noise in every round. In the authors' code 100 draws predict.
     6. With int8 compression a client's factor changes by the value that the client computed. q changes by the value
        that was sent, so q is not exactly the product. Sparse uploads are refused, because a linear term without its
        precision moves a mean far away.
@@ -130,7 +126,7 @@ SPECS = {
 
 
 def pvi(setting: kit.Setting) -> kit.Method:
-    """Composes PVI with K Gaussians. For a Gaussian over p weights, a client receives and sends 2 p + 1 values."""
+    """Composes PVI with K Gaussians."""
     local, options, p = setting.local, setting.options, setting.layout.sizes[0]
     kit.base.check_own_prior(local, "PVI", "method.prior")
     prior, damping = options["prior"], options["damping"]

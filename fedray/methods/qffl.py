@@ -5,8 +5,9 @@ is `sum F_i^(q + 1) / (q + 1)`. With q = 0 this is the objective of FedAvg with 
 largest loss counts.
 
 Formulas of qffl:
-    Participant $i$ reports its loss $F_i$ at the broadcast model $w$, and trains $w$ to $u_i$. With $L = 1 / \eta$,
-    where $\eta$ is the clients' learning rate,
+    Participant $i$ reports its loss $F_i$ at the broadcast model $w$, and trains $w$ to $u_i$. Let $L = 1 / \eta$
+    (`local.lr`). $\Delta_i$ is the update, weighted by a power of the loss, and $h_i$ bounds the curvature. The
+    server's step is the sum of the updates, divided by the sum of the bounds:
 
     $$
     \Delta_i = F_i^q \, L \, (w - u_i), \qquad
@@ -15,7 +16,7 @@ Formulas of qffl:
     $$
 
 Deviations:
-    1. Participants are drawn uniformly, whatever their numbers of samples. Only the losses decide how much they count.
+    1. Participants are drawn uniformly, and numbers of samples do not count.
     2. $L$ is 1 / `local.lr`, even if a schedule lowers the rate. The paper uses the rate that is best for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
     4. Float buffers (BatchNorm) are not trained by SGD. They are averaged with the weights $h_i$.

@@ -9,10 +9,10 @@ Formulas of random_walk:
     sends it to a neighbor:
 
     $$
-    w_k \leftarrow \mathrm{Train}(w_k; F_{i_k(t)}), \qquad i_k(t + 1) \sim Q(i_k(t), \cdot),
+    w_k \leftarrow \mathrm{Train}(w_k; F_{i_k(t)}), \qquad i_k(t + 1) \sim Q(i_k(t), \cdot).
     $$
 
-    where $d_i$ is the number of neighbors of client $i$ and
+    Client $i$ has $d_i$ neighbors. The key `graph.transition` sets the probability $Q(i, j)$ of neighbor $j$:
 
     $$
     Q(i, j) = \begin{cases}
@@ -23,7 +23,7 @@ Formulas of random_walk:
     $$
 
 Deviations:
-    1. The paper has only the `uniform` transition (`graph.transition`).
+    1. The paper has only the `uniform` transition.
     2. The model may be compressed when it moves (`fedray.components.random_walk`). The paper sends the model whole.
     3. A client that has failed, or has no working link to a neighbor, keeps the models that it holds.
 

@@ -12,13 +12,14 @@ Formulas of local_only:
     $i$ predicts with $w_i$. For a new client the mean of all models' predictions is the prediction.
 
 Formulas of deep_ensemble:
-    $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start, with the loss
+    $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start. Their loss is
+    a Gaussian's negative log-likelihood without its constant:
 
     $$
-    \ell(w; x, y) = \frac{1}{2} \log \sigma_w^2(x) + \frac{(y - \mu_w(x))^2}{2 \, \sigma_w^2(x)},
+    \ell(w; x, y) = \frac{1}{2} \log \sigma_w^2(x) + \frac{(y - \mu_w(x))^2}{2 \, \sigma_w^2(x)}.
     $$
 
-    and the prediction has the mean and the variance of the mixture of their Gaussians,
+    The prediction has the mean and the variance of the mixture of their Gaussians:
 
     $$
     \mu(x) = \frac{1}{K} \sum_k \mu_k(x), \qquad \sigma^2(x) = \frac{1}{K} \sum_k \bigl(\sigma_k^2(x) +

@@ -6,7 +6,8 @@ its own control variates c and c_i.
 
 Formulas of scaffold:
     Client $i$ keeps a control variate $c_i$, and the server keeps $c$; both start at 0. From $w$ client $i$ takes
-    $\tau_i$ steps $v \leftarrow v - \eta \, (g_i(v) - c_i + c)$, and ends at $u_i$. Then
+    $\tau_i$ steps $v \leftarrow v - \eta \, (g_i(v) - c_i + c)$ with its batches' gradients $g_i$, and ends at $u_i$.
+    Its new control variate $c_i^+$ is its mean gradient:
 
     $$
     \begin{aligned}
@@ -51,10 +52,7 @@ SPECS = {
 
 
 def scaffold(setting: kit.Setting) -> kit.Method:
-    """Composes SCAFFOLD with K models, `[K, d]`.
-
-    The control variates c_i and c change the local gradient to `grad - c_i + c`.
-    """
+    """Composes SCAFFOLD with K models, `[K, d]`."""
     local, p = setting.local, setting.layout.trainable
     kit.base.require("SCAFFOLD", local__optimizer=(local.optimizer_name, "sgd"))
 

@@ -6,16 +6,16 @@ tier, and an average over tiers instead of over clients. The paper's HPC are str
 
 Formulas of shefl:
     In a round strong clients $H$ train all $K$ models. Weak clients $L$ train one model, which changes from round to
-    round as in Fed-ensemble. An upload keeps the entries of largest magnitude,
+    round as in Fed-ensemble. An upload keeps only the $q$ entries of largest magnitude:
 
     $$
     \tilde\Delta_i = \mathrm{top}_{q}(u_i - w_k), \qquad q_L = \rho \, d, \qquad q_H = \frac{\rho \, r \, d}{K}
-    \text{ for each of its } K \text{ models},
+    \text{ for each of its } K \text{ models}.
     $$
 
-    with $\rho$ = `compress.ratio` and $r$ = `compress.resource_ratio`. Without `compress.resource_ratio`, $r = K$ and
-    $q_H = q_L$. At most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$. All these tiers
-    have the same weight:
+    $\rho$ is `compress.ratio`, and $r$ is `compress.resource_ratio`. Without the latter, $r = K$ and $q_H = q_L$. At
+    most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$. The server averages the changes of
+    each tier, and then the tiers' means:
 
     $$
     w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
@@ -82,10 +82,7 @@ SPECS = {
 
 
 def shefl(setting: kit.Setting) -> kit.Method:
-    """Composes SHEFL with K models, `[K, d]`.
-
-    The key `models_per_round` of a client's tier says how many models the client trains in a round.
-    """
+    """Composes SHEFL with K models, `[K, d]`."""
     tiers, alpha = setting.clients.tiers, setting.options["alpha"]  # HPC: m = K, LPC: m = 1 (`models_per_round`)
 
     def compress(layout: kit.Layout) -> kit.Compress:  # section 3.2: k = ratio d of each trained model

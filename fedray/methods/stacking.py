@@ -1,51 +1,51 @@
 r"""Parallel-ensemble stacking (Algs. 1-2): a meta model combines sub models, each trained without one client.
 
 Source: Yu, Wu, Yu, Wei, Liu, Zhang, *A federated learning algorithm using parallel-ensemble method on non-IID
-datasets*, Complex & Intelligent Systems 2023. There are n architectures ("bases"), m clients, C classes and three
+datasets*, Complex & Intelligent Systems 2023. There are B architectures ("bases"), N clients, C classes and three
 phases:
 
-1. FedAvg (weighted by examples) trains sub model (i, j) of base i on all clients except j. All n * m trainings share
+1. FedAvg (weighted by examples) trains sub model (b, j) of base b on all clients except j. All B * N trainings share
    the same rounds.
-2. Client j predicts its own samples with the sub models (i, j) of all bases i. The results are `[n_j, n * C]`
-   out-of-fold probabilities, which stay with the client.
-3. FedAvg trains the meta model, a softmax layer `n * C -> C`, on these probabilities. In a prediction the sub models of
+2. Client j predicts its own n_j samples with the sub models (b, j) of all bases b. The results are out-of-fold
+   probabilities, `[n_j, B * C]`, which stay with the client.
+3. FedAvg trains the meta model, a softmax layer `B * C -> C`, on these probabilities. In a prediction the sub models of
    each base are averaged first. The averages of all bases are the input of the meta model.
 
-If clients hold disjoint classes, sub model (i, j) has never seen the classes of client j. From this the meta model
-learns that a tiny probability of class c means class c. It then predicts wrongly (docs/results/stacking.md).
+If clients hold disjoint classes, sub model (b, j) has never seen the classes of client j, and gives them tiny
+probabilities. So the meta model learns to choose a class with a tiny probability. For new samples this is wrong
+(docs/results/stacking.md).
 
 Formulas of stacking:
     FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except
-    client $j$. With `folds: within` it trains on all samples except fold $j$ of every client. For samples that a sub
-    model has not seen, its probabilities become features,
+    client $j$. With `folds: within` it trains on all samples except fold $j$ of every client. Let $x$ be a sample that
+    was left out of the training of all sub models $(b, j)$. Their probabilities are its features $z(x)$:
 
     $$
-    z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}, \qquad x \text{ left out of } j,
+    z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}.
     $$
 
-    on which FedAvg trains the meta model $q(y \mid x) = \mathrm{softmax}(V z(x) + c)$. For a new sample the sub models
-    of a base are averaged first.
+    FedAvg trains the meta model $q(y \mid x) = \mathrm{softmax}(V z(x) + c)$ on these features.
 
 Deviations:
-    1. `folds: within` is not in the paper. Every client divides its samples into F folds, and sub model (i, f) is
-       trained on all clients' samples without their fold f. Every sub model then sees every class, and the features are
+    1. `folds: within` is not in the paper. Every client divides its samples into F folds, and sub model (b, f) is
+       trained on all samples except fold f of every client. Every sub model then sees every class, and the features are
        still out of fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features.
-       `meta_data: pooled` does this: clients send features and labels, and the server trains the meta model. `features:
-       all` and `side_by_side` are other readings of the paper. In both, a sub model also predicts samples that it has
-       seen, for the training of the meta model. docs/how-to/stacking.md says what each reading leaks.
+       `meta_data: pooled` does this: clients send features and labels, and the server trains the meta model. The key
+       `features` has two more values, `all` and `side_by_side`, for other readings of the paper. With both, the meta
+       model is also trained on predictions for samples that a sub model has seen. docs/how-to/stacking.md says what
+       each reading leaks.
     3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
-       ensemble of x models under any schedule. It then predicts with the average of these models.
+       ensemble of several models under any schedule. It then predicts with their average.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy. Here the meta model is
        therefore a softmax layer. For real targets (the paper's future work) it is a linear layer, whose inputs are the
-       bases' predictions. Two more meta models are an MLP, and the plain average of the bases, which needs no
-       training.
-    5. Clients download the sub models that they need when they first take part in phase 3. Computing the features takes
-       no virtual time.
+       bases' predictions. Two more choices are an MLP, and the plain average of the bases, which needs no training.
+    5. When a client first takes part in phase 3, it downloads the sub models that it needs. Computing the features
+       takes no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
-       its own samples. Sub model (i, f) is then the vote of all clients' classifiers (with `folds: client`, only all
-       other clients' classifiers vote). Its probabilities are the shares of the votes. Classifiers cost no bytes,
-       rounds or virtual time here.
+       its own samples. Sub model (b, j) is then a vote of the clients' classifiers. With `folds: client` the classifier
+       of client j does not vote. Its probabilities are the shares of the votes. Classifiers cost no bytes, rounds or
+       virtual time here.
 
 Example:
     >>> import fedray
@@ -154,10 +154,10 @@ SPECS = {
 
 
 def stacking(setting: kit.Setting) -> kit.Method:
-    """Composes the training of each base, `[F * x, d_i]`, and the training of the meta model.
+    """Composes the training of each base, `[F * K, d]`, and the training of the meta model.
 
-    A base is x models of one architecture. It is trained once for each of F folds, without the samples of the fold.
-    `fedray.simulation.stacking` joins these trainings into one run.
+    A base is K models of one architecture, of d values each. It is trained once for each of F folds, without the
+    samples of the fold. `fedray.simulation.stacking` joins these trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"
