@@ -38,7 +38,7 @@ import yaml
 from method_cases import CASES, SCENARIO, changed, make_case
 
 import fedray
-from fedray.data import Dataset, Split, classification
+from fedray.data import Split, classification
 from fedray.scenario import read_cells, read_scenario, to_plain
 
 Lines = Iterator[tuple[str, str]]
@@ -108,22 +108,21 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_placed() -> Dataset:
-    """Pictures with natural clients, a place and a time."""
+def tell_partitions(home: Path) -> Lines:
+    """Digests of whose each row is, and of the models before training, which have seen the inputs.
+
+    The rows are pictures with natural clients, a place and a time.
+    """
     draws, n = np.random.default_rng(3), 240
     rows = Split(draws.integers(0, 256, (n, 1, 6, 6), dtype=np.uint8), np.arange(n) % 8, group=np.arange(n) % 6)
     data = classification("placed", rows, Split(rows.x[:40], rows.y[:40]), tuple("abcdefgh"))
-    return data._replace(columns={"place": np.arange(n) % 6, "when": np.arange(n)[::-1].copy()})
-
-
-def tell_partitions(home: Path) -> Lines:
-    """Digests of whose each row is, and of the models before training, which have seen the inputs."""
+    data = data._replace(columns={"place": np.arange(n) % 6, "when": np.arange(n)[::-1].copy()})
     for i, (name, options) in enumerate(PARTITIONS.items()):
         keys = {"data": {"partition": {"name": name, **options}}, "clients": {"number": 6}, "rounds": 1}
         scenario = changed(SCENARIO | {"report": False, "method": {"name": "fedavg"}}, keys)
         scenario["data"] = keys["data"]
         try:
-            run = fedray.run(scenario, data=make_placed(), out=home / f"partition{i}", progress=False)
+            run = fedray.run(scenario, data=data, out=home / f"partition{i}", progress=False)
         except fedray.BadInput as error:
             yield name, f"refused: {error}"
             continue

@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.identity import FREE_TIER_KEYS, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
-from fedray.scenario.nested import flatten, load_yaml
+from fedray.scenario.nested import expand, flatten, load_yaml
 from fedray.scenario.schema import section_types
 
 ROOT = Path(__file__).parents[2]
@@ -178,15 +178,9 @@ KEYS = [
 LEAVES = [key for key in KEYS if key not in SECTIONS]
 
 
-def nest(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    return dict(value)
-
-
 def find_refusal(key: str) -> str:
     """What is said where a run goes on with another value of a key; empty where it may."""
-    before, after = ({"rounds": 3} | nest(key, value) for value in ("one", "two"))
+    before, after = (expand({"rounds": 3, key: value}) for value in ("one", "two"))
     began = {"rounds": before["rounds"], "scenario": list_result_keys(before)}
     refuse_edited_scenario("run", began, before)
     try:
