@@ -398,7 +398,7 @@ def split_by_tier(
 # ---------------------------------------------------------------------------------------------------------------------
 # Messages between the coordinator and the client actors. They are tuples of NumPy arrays. They hold no code or tensors.
 
-Piece = tuple[int, int]  # (world, index of the first sample or client), which names a piece of a `Question`
+PieceKey = tuple[int, int]  # (world, index of the first sample or client) of a piece of a `Question`
 
 
 class ModelRows(NamedTuple):

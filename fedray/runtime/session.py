@@ -54,7 +54,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
     return [known] * (study.worlds if question.worlds is None else question.worlds)
 
 
-def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
+def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
     """Lists the pieces into which a question is cut. They are ranges of samples or clients.
 
     If `Question.at_home` is set, a piece is one client.
@@ -66,7 +66,7 @@ def list_pieces(study: Study, question: Question) -> list[exchange.Piece]:
     return cut_pieces([len(study.split(question.split, world)[1]) for world in range(count)], EVALUATED_ROWS)
 
 
-def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
+def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
     """Cuts the samples or clients of each world into pieces of at most `size`.
 
     Returns:
@@ -79,7 +79,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.Piece]:
     return [(world, first) for world, number in enumerate(numbers) for first in range(0, number, size)]
 
 
-def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.Piece]) -> Pieces:
+def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.PieceKey]) -> Pieces:
     """Computes the answers to a question about models for some pieces (ranges of samples or clients).
 
     If `Question.at_home` is set, this process must hold what the clients keep between rounds.

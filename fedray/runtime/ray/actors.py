@@ -30,7 +30,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
 from fedray.runtime.exchange import (
     ModelRows,
-    Piece,
+    PieceKey,
     Queue,
     Task,
     TrainReply,
@@ -226,7 +226,7 @@ class ClientActor:
         if not self.restored and self.worker.study.method.phase.own:
             raise Lost("private client state was lost with an actor")
 
-    def answer(self, message: ModelRows, question: Question, pieces: list[Piece]) -> dict[Piece, Any]:
+    def answer(self, message: ModelRows, question: Question, pieces: list[PieceKey]) -> dict[PieceKey, Any]:
         """Computes the answers to a question about models for some pieces (samples or clients).
 
         If `Question.at_home` is set, the pieces must be clients of this actor.
