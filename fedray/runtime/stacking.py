@@ -204,17 +204,17 @@ class StackWorkers:
         The names of part i's statistics begin with `i/`.
         """
         self._use_state(state)
-        shares = list(split_plan(self.study.parts, jobs.plan))
-        if not shares:
+        of_parts = list(split_plan(self.study.parts, jobs.plan))
+        if not of_parts:
             return {}, JobRows(np.empty(0))
         stats: list[Stats] = []
         rows: list[JobRows] = []
-        for i, part, places, plan in shares:
+        for i, part, places, plan in of_parts:
             own, phase = jobs.take(places)._replace(plan=plan), part.study.method.phase
             part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part), phase)
             stats.append({f"{i}/{name}": value for name, value in part_stats.items()})
             rows.append(part_rows)
-        return merge_stats(stats), in_order([share.jobs for share in shares], rows)
+        return merge_stats(stats), in_order([one.jobs for one in of_parts], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Computes the raw outputs of a stack and of its sub models.

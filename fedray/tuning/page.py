@@ -508,9 +508,9 @@ def _count_ties(view: View) -> str:
         return ""
     error = errors[0]
     near = sum(abs(trial.values[0] - ranked[0].values[0]) <= error for trial in ranked[1:])
-    tell = "is" if near == 1 else "are"
+    verb = "is" if near == 1 else "are"
     return (
-        f"{near or 'No'} of the other trials {tell} within one standard error of the best {view.objectives[0].name}; "
+        f"{near or 'No'} of the other trials {verb} within one standard error of the best {view.objectives[0].name}; "
         "errors are over the replicates and folds, and the best of many trials is partly luck."
     )
 
