@@ -39,9 +39,9 @@ def find_range(x: NDArray[Any]) -> Range:
 
     Example:
         >>> train = find_range(np.array([[0.0], [255.0]]))
-        >>> tell_scale(train, np.array([[9000.0]]), "the test rows", ("level",))[0][:90]
+        >>> remark_on_scale(train, np.array([[9000.0]]), "the test rows", ("level",))[0][:90]
         'data: the test rows lie far outside the training rows: column level has 9e+03 to 9e+03, an'
-        >>> tell_scale(train, np.array([[300.0]]), "the test rows")
+        >>> remark_on_scale(train, np.array([[300.0]]), "the test rows")
         []
     """
     axes = (0, 2, 3) if x.ndim == 4 else (0,)
@@ -52,7 +52,7 @@ def find_range(x: NDArray[Any]) -> Range:
     return Range(bounds[0].astype(np.float64), bounds[1].astype(np.float64))
 
 
-def tell_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
+def remark_on_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
     """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
 
     The scale is different if samples lie far outside the range of the training samples, or if all samples lie within a
@@ -92,7 +92,7 @@ def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: S
     """
     if kind == "tokens" or not len(train) or not len(test):
         return []
-    return tell_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
+    return remark_on_scale(find_range(train), test, f"the test {'pictures' if kind == 'images' else 'rows'}", names)
 
 
 def _share(found: Range, train: Range) -> float:

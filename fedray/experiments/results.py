@@ -40,7 +40,7 @@ from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, qu
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, BoolArray, FloatArray, Net, State
 from fedray.data.adaptation import read_inputs
-from fedray.data.types import find_range, tell_scale
+from fedray.data.types import find_range, remark_on_scale
 from fedray.evaluation.answers import (
     ask_own,
     draw_uniform,
@@ -601,7 +601,7 @@ class Run:
                 f"from 0 to {study.per_replicate - 1}"
             )
         if spread is not None and inputs.numel() and inputs.min() < inputs.max():  # and not blank
-            for remark in tell_scale(spread, inputs.numpy(), "the rows of x", study.shards.data.features):
+            for remark in remark_on_scale(spread, inputs.numpy(), "the rows of x", study.shards.data.features):
                 warn_user(remark, FedrayWarning)
         rule, world = read_rule(study, conformal), replicate * study.per_replicate + fold
         known = None if client is None else study.find_client(client, world)

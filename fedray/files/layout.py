@@ -126,7 +126,7 @@ def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | 
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
-def tell_endings(folder: Path, files: Iterable[Path]) -> list[str]:
+def remark_on_unread_files(folder: Path, files: Iterable[Path]) -> list[str]:
     """Returns a list with a remark on the number of unread files of each ending. It is empty without such files."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:

@@ -271,7 +271,7 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
     left = {at for at in layout.list_files(folder) if at.parent == folder or at.suffix.lower() in layout.TABLES} - set(
         files
     )
-    return data._replace(remarks=(*layout.tell_endings(folder, left), *data.remarks))
+    return data._replace(remarks=(*layout.remark_on_unread_files(folder, left), *data.remarks))
 
 
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:

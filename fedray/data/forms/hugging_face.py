@@ -46,7 +46,7 @@ def is_hugging_face(thing: Any) -> bool:
     return any(name.startswith("datasets.") for name in list_classes(thing))
 
 
-def tell_transform(thing: Any) -> list[str]:
+def remark_on_transform(thing: Any) -> list[str]:
     """Returns a list with a remark if a data set transforms samples when they are fetched, else an empty list."""
     parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
     if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):

@@ -35,7 +35,7 @@ from fedray.core.options import ReadOptions
 from fedray.data.files import PIECE_BYTES, Spool, find_path, read_pieces
 from fedray.data.forms.rows import CLIENT, RawRows, make_dataset
 from fedray.data.types import Array, Dataset
-from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, tell_endings
+from fedray.files.layout import PICTURES, PictureFolders, find_classes, list_files, remark_on_unread_files
 
 OPTIONS = ("test", "test_fraction", "size")
 
@@ -248,7 +248,7 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
         each = ", ".join(sorted(known))[:200]
         said = (f"data: {each} are clients with the classes {', '.join(names)[:200]}", *said)
     other = [file for file in list_files(folder) if file.suffix.lower() not in PICTURES]
-    remarks = (*layout.remarks, *said, *tell_endings(folder, () if isinstance(given, Mapping) else other))
+    remarks = (*layout.remarks, *said, *remark_on_unread_files(folder, () if isinstance(given, Mapping) else other))
     return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
 
 

@@ -122,11 +122,11 @@ def _as_ids(found: Any) -> Sequence[int]:
 # Remarks for the user about the samples.
 
 
-def tell_lost(group: IntArray | None, keep: IntArray) -> list[str]:
+def remark_on_lost_clients(group: IntArray | None, keep: IntArray) -> list[str]:
     """Returns a list with a remark if all samples of a client were drawn as test samples, else an empty list.
 
     Example:
-        >>> tell_lost(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
+        >>> remark_on_lost_clients(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
         'data: all rows of 1 of 2 clients were drawn as test rows, so th'
     """
     if group is None or not (lost := len(np.setdiff1d(group, group[keep]))):
@@ -277,7 +277,7 @@ def make_dataset(
             if not reading.test_fraction
             else draw_test_rows(train.y, bool(labels.names), reading.test_fraction, rng.stream(0, "table"))
         )
-        remarks += tell_lost(train.group, keep)
+        remarks += remark_on_lost_clients(train.group, keep)
         train, test = train.take(keep), train.take(rest)
     else:
         assert labels.test is not None
