@@ -181,7 +181,8 @@ def figure_pareto(view: View) -> Figure | None:
         return None
     (x, x_label), (y, y_label) = (scale_values(view.objectives[i], [t.values[i] for t in done]) for i in range(2))
     won = np.array([trial.number in view.winners for trial in done])
-    title = f"{len(view.winners)} trials that no other beats in everything"
+    title, far = f"{len(view.winners)} trials that no other beats in everything", len(view.winners) - int(won.sum())
+    title += f" ({far} of them at infinity)" if far else ""
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.2))
     look: dict[str, Any] = {"linewidths": 0, "rasterized": len(x) > pictures.MOST_VECTOR_MARKS}
     axes.scatter(x[~won], y[~won], s=24, color=pictures.GREY, alpha=0.6, label="beaten", **look)
@@ -270,19 +271,21 @@ def figure_importance(view: View) -> Figure | None:
     first = max(keys, key=lambda key: found[ranked].get(key, 0.0))
     names = [name_objective(objective) for objective in view.objectives]
     title = f"{first} matters most for {names[ranked]}"
-    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 1.4 + 0.42 * len(keys)))
+    figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 1.4 + 0.42 * len(keys) + 0.2 * len(names)))
     height = 0.78 / len(found)
     for i, name in enumerate(names):
         place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
         share = [found[i].get(key, 0.0) for key in keys]
         axes.barh(place, share, height=height * 0.9, color=pictures.PALETTE[i], label=name)
-    axes.set_yticks(range(len(keys)), keys)
+    axes.set_yticks(range(len(keys)), [key.replace(", ", ",\n") for key in keys])
     axes.set_xlabel("share of the objective's spread")
     pictures.use_percent(axes.xaxis)
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
     if len(found) > 1:
-        pictures.draw_key(axes, names, pictures.PALETTE[: len(found)])
+        pictures.draw_key(
+            axes, names, pictures.PALETTE[: len(found)], ncols=1
+        )  # beside each other they may be too wide
     return figure
 
 

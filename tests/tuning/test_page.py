@@ -66,9 +66,18 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     figures = [page.figure_history(view, 0), page.figure_history(view, 1), page.figure_pareto(view)]
     assert [figure and figure.get_label() for figure in figures] == [
         "Best accuracy: 90.0 %, first in trial 0", "Best rounds to accuracy 90.0 %: 1, first in trial 2",
-        "3 trials that no other beats in everything",
+        "3 trials that no other beats in everything (1 of them at infinity)",
     ]  # fmt: skip
     assert [row[0] for row in page._list_trials(view)[1][1]] == ["0", "1", "2"]
+
+
+def test_long_names_left_no_room_for_importances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "compute_importance", lambda *_: {"method.models, model.hidden": 0.6, "local.lr": 0.4})
+    long = tuple(read_objective("", {"name": name, "target": 0.5}) for name in ("bytes_to_accuracy", "seconds_to_nll"))
+    figure = page.figure_importance(make_view(3)._replace(objectives=long))
+    assert figure is not None
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_position().width > 0.6
 
 
 def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> None:
