@@ -322,7 +322,8 @@ def run_scenario(
 
     Raises:
         BadInput: The scenario or the directory cannot be used. A directory that was made for the run is removed.
-        FedrayError: The run failed. `fedray resume` continues from the newest checkpoint.
+        FedrayError: The run failed. `fedray resume` continues from the newest checkpoint. If the user's code failed
+            before the run began, the directory is removed, too.
     """
     address = environment.find_address(scenario.runtime, address)
     environment.refuse_unused_wait(wait_for, address)
@@ -355,8 +356,9 @@ def run_scenario(
                 shared = share_gpus(scenario, chosen.gpus)
                 summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
                 session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
-    except BadInput:
-        if not resume:
+    except FedrayError as error:
+        early = error.__cause__ is not None and not directory.has_begun(out)
+        if not resume and (early or isinstance(error, BadInput)):
             directory.discard_run_directory(out, not existed)
         raise
     warn_of_losses(summary)
@@ -587,7 +589,8 @@ TRACEBACK_FILE = "error.txt"  # in the run directory
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[session.Watch], session.Watch]]:
     """Turns an exception of the user's objects in the `with` block into an error of one line.
 
-    The traceback is saved in `error.txt`. Any error that ends the run is saved in the run directory for `Run.error`.
+    If the run has begun, the traceback is saved in `error.txt`. Any error that ends the run is saved in the run
+    directory for `Run.error`.
 
     Yields:
         A function that wraps the user's function `watch`, so that exceptions of `watch` stay unchanged.
@@ -596,9 +599,9 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
         >>> import tempfile
         >>> from fedray.scenario.loader import read_scenario
         >>> with explain_run(read_scenario({}), Path(tempfile.mkdtemp()), UserObjects(method=dict)) as shield:
-        ...     raise ValueError("no such model")  # doctest: +ELLIPSIS
+        ...     raise ValueError("no such model")
         Traceback (most recent call last):
-        fedray.core.errors.FedrayError: method builtins.dict: ValueError: no such model (traceback: .../error.txt)
+        fedray.core.errors.FedrayError: method builtins.dict: ValueError: no such model
     """
     from_watch: list[Exception] = []
 
@@ -612,7 +615,7 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     except Exception as error:
         known = any(error is one for one in from_watch)  # exceptions of `watch` pass unchanged
         told = None if known else registry.explain_own_objects(error, scenario, own)
-        if type(told) is FedrayError and told.__cause__ is not None:
+        if type(told) is FedrayError and told.__cause__ is not None and directory.has_begun(out):
             with suppress(FedrayError, OSError):  # a full disk must not hide the error
                 text = "".join(traceback.format_exception(told.__cause__))
                 write_atomically(out / TRACEBACK_FILE, text.encode(errors="replace"))

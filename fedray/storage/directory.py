@@ -67,6 +67,11 @@ def is_leftover(path: Path) -> bool:
     return path.name == LOCK or path.suffix == ".part"
 
 
+def has_begun(out: Path) -> bool:
+    """Returns whether training has begun in a run directory. Runs with candidates for `local.lr_grid` count, too."""
+    return any(out.rglob(IDENTITY_FILE))
+
+
 def discard_run_directory(out: Path, fresh: bool) -> None:
     """Removes a directory that `make_run_directory` has made. Bad input then leaves nothing on the disk.
 

@@ -123,7 +123,7 @@ def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_
 
 def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ray.shutdown` waits for a minute for the head node's answer."""
-    for place, name in ((connection, "join_cluster"), (connection, "leave_untidy"), (atexit, "unregister")):
+    for place, name in ((connection, "join_cluster"), (connection, "skip_teardown"), (atexit, "unregister")):
         monkeypatch.setattr(place, name, lambda _given: None)
     monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("asked"))
     with connection.open_ray("10.0.0.1:6379", 1) as here:

@@ -119,9 +119,11 @@ REFUSED: list[Any] = [
 def test_what_the_cluster_does_not_have_or_is_not_is_refused_before_anything_is_written(
     line: str, clients: dict[str, Any], address: str | None, tmp_path: Path
 ) -> None:
-    """No hang, and no directory is left in the way of the next try."""
+    """No hang, and no directory is left in the way of the next try; so it is where own code fails before round 1."""
     with pytest.raises(BadInput, match=line):
         run({"clients": clients}, address=address, out=tmp_path / "run")
+    with pytest.raises(FedrayError, match=r"loss .* raised ZeroDivisionError: [^(]*\(\S*\)$"):
+        run({"clients": {"actors": 1}}, address="auto", out=tmp_path / "run", loss=lambda *_: 1 // 0)
     assert not (tmp_path / "run").exists()
 
 
