@@ -103,10 +103,10 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     """Returns SHEFL's server by eq. 2 as the paper prints it. It multiplies sums of deltas by coefficients.
 
-    There are two tiers (classes of devices). A client of HPC trains several of the K models per round, and a client of
-    LPC trains one. In the round, HPC has H clients and LPC has L clients. The sum of HPC's deltas is multiplied by `a_h
-    = (H + L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is divided by H + L. The
-    result equals that of `by_tier` if and only if L = K and one client of LPC trained the model.
+    There are two tiers (classes of devices): HPC, whose clients train several of the K models per round, and LPC, whose
+    clients train one. In a round H clients of HPC and L clients of LPC take part. The sum of HPC's deltas is multiplied
+    by `a_h = (H + L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is divided by H +
+    L. The result equals that of `by_tier` if and only if L = K and one client of LPC trained the model.
 
     Raises:
         BadInput: There must be two tiers: one that trains several models per round, and one that trains a single model.

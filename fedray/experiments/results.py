@@ -138,8 +138,8 @@ def calibrate_answers(
 
     Returns:
         The thresholds by world (index of a replicate and fold), and a dictionary. For a regression the dictionary has
-        the variance of the residuals on training samples, by world. It is averaged over clients, in standardized units
-        of the target.
+        each world's variance of the residuals on training samples. This variance is averaged over clients, in
+        standardized units of the target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -494,11 +494,11 @@ class Run:
 
         Args:
             out: The folder for the files. None means `export` in the run directory.
-            format: `safetensors` writes a torch state dict of each trained model (see `models`), whose network takes
-                standardized inputs: `module.load_state_dict(safetensors.torch.load_file(path))`. `onnx` (for ONNX
-                Runtime) and `pt2` (for `torch.export.load`) write a program for each model that predicts for new
-                clients, and for the ensemble. A program takes raw inputs `[n, *sample]`, and returns probabilities or
-                targets in original units.
+            format: `safetensors` writes a torch state dict of each trained model (see `models`). Load it with
+                `module.load_state_dict(safetensors.torch.load_file(path))`. Its network takes standardized inputs.
+                `onnx` (for ONNX Runtime) and `pt2` (for `torch.export.load`) write programs that predict for new
+                clients: one for each model, and one for the ensemble. A program takes raw inputs `[n, *sample]`, and
+                returns probabilities or targets in original units.
 
         Returns:
             The paths of the files `replicate-R-fold-F-model-K.FORMAT`, and for programs

@@ -59,7 +59,7 @@ class Vectors(Piece):
 class Correction(Piece):
     """Corrects the local gradient by a private vector that each client keeps for each model.
 
-    If the server sends a vector, too, a client sends the change of its private vector with the delta.
+    If the server sends a vector, too, a client sends the delta and the change of its private vector.
 
     Attributes:
         name: Name of the private vector.

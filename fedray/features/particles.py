@@ -204,9 +204,9 @@ def approach(target: Target, models: int, steps: int) -> Particles:
     """Returns a `Piece`: clients move particles to a posterior, and learn their own factors of this posterior.
 
     The posterior is the prior p_0 times one factor t_k for each client k. The own particles of client k have the
-    density `t = p_0 t_k`. They start at the initial models, as draws from the prior: `t_k = 1`. The received particles
-    have the density q. Training moves them towards the density `(q / t) p_0 exp(-losses / temperature)`, and their
-    density is then q_new. Afterwards, the own particles make `steps` steps towards the density `(q_new / q) t`.
+    density `r = p_0 t_k`. They start at the initial models, as draws from the prior (`t_k = 1`). The received particles
+    have the density q. Training moves them towards the density `(q / r) p_0 exp(-losses / temperature)`. Their density
+    is then q_new. Afterwards, the own particles make `steps` steps towards the density `(q_new / q) r`.
     """
     scale = 1.0 / target.bandwidth**2
 

@@ -95,7 +95,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression without a model's private layers. These arrive at the server as 0.
+    """Returns a compression that leaves out a model's private layers. These arrive at the server as 0.
 
     `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
     """
@@ -113,8 +113,8 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 class PersonalPasses(Piece):
     """Trains a client's personal models, after the training of the received model.
 
-    Each personal model has its own batches. A client predicts with its personal model. Among several, it takes the best
-    on its withheld samples.
+    Each personal model has its own batches. A client predicts with its personal model. If it has several, it predicts
+    with the one that is best on its withheld samples.
 
     Attributes:
         each: Local training of each personal model. It starts from the client's last version of this model.

@@ -308,9 +308,9 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: For each tier, multipliers of the whole model's parameters when it predicts for the tier, `[d]`. They
-            stand for the `Scaler` layers, which only slices have. None for a tier, or an empty tuple, means no
-            multipliers.
+        factors: For each tier, multipliers of the whole model's parameters, `[d]`. With them the whole model predicts
+            for the tier's clients. They stand for the `Scaler` layers, which only slices have. None for a tier, or an
+            empty tuple, means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]

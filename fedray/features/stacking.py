@@ -453,7 +453,7 @@ class Stack(NamedTuple):
 class StackModule(nn.Module):
     """The module of a stack: several architectures (bases), and a meta model that combines their predictions.
 
-    Without a trained meta model, the module averages the predictions of the bases with `Base.answers`.
+    Without a trained meta model, it averages the predictions of the bases for which `Base.answers` is true.
 
     Attributes:
         trained: Number of rounds in which the meta model was trained, an integer buffer.

@@ -4,6 +4,8 @@ Sources: McMahan et al., *Communication-Efficient Learning of Deep Networks from
 Alg. 1; Li et al., *Federated Optimization in Heterogeneous Networks*, MLSys 2020, Alg. 2.
 
 Formulas of fedavg:
+    The server adds the weighted mean of the participants' changes:
+
     $$
     \begin{aligned}
     u_i &= \mathrm{Train}(w; F_i) && i \in S,\\

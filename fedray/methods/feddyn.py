@@ -93,8 +93,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
     """Returns FedDyn's local training, and the `Piece` that updates `h_i <- h_i - alpha (u - w_start)`.
 
-    The local objective is `F_i(w) - <h_i, w> + alpha / 2 |w - w_start|^2`. Only the first `trainable` values of a model
-    are trained.
+    Only the first `trainable` values of a model are trained.
     """
     correction = kit.Correction(
         name="dynamic",

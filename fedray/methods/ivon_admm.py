@@ -52,9 +52,9 @@ Formulas of ivon_admm:
     \Bigr) + \alpha \Bigl( (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
     $$
 
-    At a fixed point all $q_k$ equal $q$, and $q$ is the prior times all factors. In the first round $q$ is the prior.
-    Training then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$
-    is the option `rho`. Known cases:
+    At a fixed point all $q_k$ equal $q$, the prior times all factors. In the first round $q$ is the prior. Training
+    then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$ is the
+    option `rho`. Known cases:
 
     - With quadratic losses the fixed point is the exact posterior. With $\alpha = \gamma = 1$ one round reaches it.
     - With $\rho = \tau = \alpha = 1$ the method is PVI with the damping $\gamma$.

@@ -50,7 +50,7 @@ SPECS = {
 
 
 def lg_fedavg(setting: kit.Setting) -> kit.Method:
-    """Composes LG-FedAvg, which is FedAvg over the last layers of the model. The other layers stay with the client."""
+    """Composes LG-FedAvg, which is FedAvg over the last layers of the model."""
     layers, shared = kit.personal.trained_layers(setting.layout), setting.options["shared_layers"]
     private = layers[: max(0, len(layers) - shared)]  # line 5: only the last layers are sent
     phase = kit.federated(replace(setting, private=private), assign=kit.permutation, merge=kit.mean)  # lines 3-6

@@ -8,8 +8,8 @@ Formulas of centralized:
     with $F = \sum_i \frac{n_i}{n} F_i$.
 
 Formulas of local_only:
-    $w_i \leftarrow \mathrm{Train}(w_i; F_i)$ in every round in which client $i$ takes part. Nothing is averaged. Client
-    $i$ predicts with $w_i$. For a new client the mean of all models' predictions is the prediction.
+    A client that takes part in a round trains its own model: $w_i \leftarrow \mathrm{Train}(w_i; F_i)$. Nothing is
+    averaged. Client $i$ predicts with $w_i$. For a new client the mean of all models' predictions is the prediction.
 
 Formulas of deep_ensemble:
     $K$ networks with outputs $\mu_w(x), \sigma_w^2(x)$ train on the pooled data, each from its own start. Their loss is

@@ -156,8 +156,8 @@ SPECS = {
 def stacking(setting: kit.Setting) -> kit.Method:
     """Composes the training of each base, `[F * K, d]`, and the training of the meta model.
 
-    A base is K models of one architecture, of d values each. It is trained once for each of F folds, without the
-    samples of the fold. `fedray.simulation.stacking` joins these trainings into one run.
+    A base is K models of one architecture, of d values each. It is trained for each of F folds.
+    `fedray.simulation.stacking` joins these trainings into one run.
     """
     stack = setting.stack
     assert stack is not None, "it is composed from method.bases"
