@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +200,9 @@ class Connection:
         )
 
 
+_OURS = threading.RLock()  # held by a thread while it has fedray's own connection of this process to Ray
+
+
 @contextmanager
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
     """Connects to a cluster, or to a new Ray on this machine, during the `with` block.
@@ -212,31 +215,37 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         gpus: Number of GPUs that a local Ray reports. None means the number of GPUs of this machine.
 
     Raises:
-        BadInput: The cluster cannot be reached, or this process is connected to a different cluster.
+        BadInput: The cluster cannot be reached, or this process is connected to a different cluster. Or fedray has
+            connected it in another thread, which will disconnect it.
         FedrayError: No Ray could be started on this machine.
     """
-    if ray.is_initialized():
-        known = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", known, os.environ.get(environment.VARIABLE)):
-            raise BadInput(
-                f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
-            )
-        yield Connection()
-    elif address is None:
-        with open_local_ray(max(os.cpu_count() or 1, cpus), gpus=gpus) as connection:
-            yield connection
-    else:
-        join_cluster(address)
-        connection = Connection()
-        try:
-            yield connection
-        finally:
-            if connection.gone:  # `ray.shutdown` would wait a minute for an answer, and then end this process
-                atexit.unregister(ray_worker.shutdown)
-                skip_teardown("ray")
-            else:
-                with keep_quiet():
-                    ray.shutdown()
+    if not _OURS.acquire(timeout=1.0):
+        raise BadInput("a run on Ray goes on in another thread: run one after the other, or each in its own process")
+    with ExitStack() as held:
+        held.callback(_OURS.release)
+        if ray.is_initialized():  # the user has connected it, and threads may share this connection
+            held.close()
+            known = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", known, os.environ.get(environment.VARIABLE)):
+                raise BadInput(
+                    f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
+                )
+            yield Connection()
+        elif address is None:
+            with open_local_ray(max(os.cpu_count() or 1, cpus), gpus=gpus) as connection:
+                yield connection
+        else:
+            join_cluster(address)
+            connection = Connection()
+            try:
+                yield connection
+            finally:
+                if connection.gone:  # `ray.shutdown` would wait a minute for an answer, and then end this process
+                    atexit.unregister(ray_worker.shutdown)
+                    skip_teardown("ray")
+                else:
+                    with keep_quiet():
+                        ray.shutdown()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,6 +129,24 @@ def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest
     monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("asked"))
     with connection.open_ray("10.0.0.1:6379", 1) as here:
         here.gone = True
+
+
+def test_a_second_run_in_a_thread_lost_its_ray_when_the_first_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or ended in an error of Ray's that named the user's objects; threads may share a connection of the user's."""
+    monkeypatch.setattr(connection, "open_local_ray", lambda *_, **__: nullcontext(connection.Connection()))
+
+    def open_again() -> None:
+        with connection.open_ray(None, 1):
+            pass
+
+    with ThreadPoolExecutor(1) as other:
+        with connection.open_ray(None, 1), pytest.raises(BadInput, match="in another thread: run one after the other"):
+            other.submit(open_again).result()
+        other.submit(open_again).result()
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=DEAD))
+        with connection.open_ray(None, 1):
+            other.submit(open_again).result()
 
 
 DEAD = "127.0.0.1:1"  # nobody listens there
