@@ -189,9 +189,9 @@ def sum_curvature(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Ten
     for a in range(0, len(x), size):
         some = x[a : a + size], y[a : a + size]
         try:
-            found = _map_rows(net, row, *some, kind) if maps else _differentiate_rows(net, row, *some, kind)
+            found = _map_samples(net, row, *some, kind) if maps else _differentiate_samples(net, row, *some, kind)
         except RuntimeError:  # a user's layer that `vmap` does not support
-            found, maps = _differentiate_rows(net, row, *some, kind), False
+            found, maps = _differentiate_samples(net, row, *some, kind), False
         total[: net.layout.trainable] += found
     return total
 
@@ -212,7 +212,7 @@ def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
     return slope[None]
 
 
-def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+def _map_samples(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     """Returns the sum of the Fisher diagonals of some samples, `[p]` float64, computed in one call."""
     views = net.layout.views(row.detach())
     names = net.layout.names[: net.layout.trainable_tensors]
@@ -228,7 +228,7 @@ def _map_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     return torch.cat([found[name].double().sum(0).reshape(-1) for name in names])
 
 
-def _differentiate_rows(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
+def _differentiate_samples(net: Net, row: Tensor, x: Tensor, y: Tensor, kind: str) -> Tensor:
     """Returns the sum of the Fisher diagonals of some samples, `[p]` float64, computed sample by sample."""
     total = row.new_zeros(net.layout.trainable, dtype=torch.float64)
     with torch.enable_grad():

@@ -90,13 +90,15 @@ class TierNet(NamedTuple):
     scaler: bool = False
 
 
-def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bool, who: str) -> tuple[TierNet, ...]:
+def make_tier_nets(
+    net: Net, widths: Sequence[float], example: Tensor, *, scaler: bool, who: str
+) -> tuple[TierNet, ...]:
     """Returns the network of each tier (class of devices).
 
     Args:
         net: The whole network.
         widths: Width of each tier's slice.
-        row: The input of one sample, `[1, ...]`.
+        example: The input of one sample, `[1, ...]`.
         scaler: Whether slices have a `Scaler` after each hidden layer.
         who: Name of the method that slices the network, for messages.
 
@@ -105,9 +107,9 @@ def make_tier_nets(net: Net, widths: Sequence[float], row: Tensor, *, scaler: bo
     """
     if all(width == 1 for width in widths):
         return tuple(TierNet(1.0, net, (), 1.0) for _ in widths)
-    layers, whole = read_layers(net, who), count_forward_flops(net, row)
+    layers, whole = read_layers(net, who), count_forward_flops(net, example)
     nets = {width: slice_net(net, width, scaler=scaler) for width in set(widths)}
-    work = {width: count_forward_flops(one, row) / whole for width, one in nets.items()}
+    work = {width: count_forward_flops(one, example) / whole for width, one in nets.items()}
     return tuple(TierNet(width, nets[width], layers, work[width], scaler and width < 1) for width in widths)
 
 
@@ -184,9 +186,9 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
         if channels:
             each = inputs // channels  # features of a channel after a Flatten layer, otherwise 1
             columns = (_channels(channels, width, first)[:, None] * each + np.arange(each)).flatten()
-        weights = ((rows[:, None] * inputs + columns)[..., None] * size + np.arange(size)).flatten()
+        places_of_weights = ((rows[:, None] * inputs + columns)[..., None] * size + np.arange(size)).flatten()
         ends = out * inputs * size
-        places.append(begin + np.concatenate([weights, ends + rows if bias else rows[:0]]))
+        places.append(begin + np.concatenate([places_of_weights, ends + rows if bias else rows[:0]]))
         begin += ends + out * bias
     return torch.from_numpy(np.concatenate(places))
 

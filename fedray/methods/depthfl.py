@@ -66,10 +66,10 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 
 
 def cut_blocks(
-    net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
+    net: Any, widths: Sequence[float], example: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
     """Returns each tier's network: the first blocks, with all of their heads or only the last head."""
-    blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, row)
+    blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, example)
 
     def cut(width: float) -> kit.TierNet:
         depth = max(1, math.ceil(width * blocks - 1e-9))
@@ -82,7 +82,7 @@ def cut_blocks(
                 "model.norm group, or none"
             )
         part = kit.nets.keep_exits(net, depth, heads)
-        return kit.TierNet(width, part, (), kit.count_forward_flops(part, row) / whole_flops)
+        return kit.TierNet(width, part, (), kit.count_forward_flops(part, example) / whole_flops)
 
     made = {width: cut(width) for width in set(widths)}
     return tuple(made[width] for width in widths)

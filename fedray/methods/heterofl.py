@@ -60,10 +60,10 @@ from fedray.methods import kit
 
 
 def cut_channels(
-    net: Any, widths: Sequence[float], row: Any, options: Mapping[str, Any], name: str
+    net: Any, widths: Sequence[float], example: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
     """Returns for each tier a network with only the first channels of each hidden layer."""
-    return kit.make_tier_nets(net, widths, row, scaler=bool(options.get("scaler", False)), who=name)
+    return kit.make_tier_nets(net, widths, example, scaler=bool(options.get("scaler", False)), who=name)
 
 
 SPECS = {

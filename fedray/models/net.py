@@ -308,11 +308,11 @@ def _like(y: Tensor, outputs: Tensor) -> Tensor:
 _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # the layers whose operations are counted
 
 
-def count_forward_flops(net: Net, row: Tensor) -> float:
+def count_forward_flops(net: Net, example: Tensor) -> float:
     """Returns how many floating-point operations a forward pass of one sample takes in linear layers and convolutions.
 
-    The result is at least two operations per parameter, and for text at least two per parameter and token. `row` is one
-    network input, `[1, ...]`.
+    The result is at least two operations per parameter, and for text at least two per parameter and token. `example` is
+    one network input, `[1, ...]`.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -329,12 +329,12 @@ def count_forward_flops(net: Net, row: Tensor) -> float:
     hooks, training = [layer.register_forward_hook(count) for layer in layers], net.module.training
     try:
         with torch.no_grad():
-            net.module.eval()(row)
+            net.module.eval()(example)
     finally:
         net.module.train(training)
         for hook in hooks:
             hook.remove()
-    tokens = 1 if row.is_floating_point() else row.numel()
+    tokens = 1 if example.is_floating_point() else example.numel()
     return max(counted, 2.0 * net.layout.d * tokens)
 
 

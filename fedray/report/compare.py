@@ -560,7 +560,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
     better = sum((mean < 0) == lower_is_better(metric) for mean in apart)
     counts = ((better, "better"), (len(apart) - better, "worse"), (len(pairs) - len(apart), "not told apart"))
     text = ", ".join(f"{number} {word}" for number, word in counts if number)
-    title = f"Against {pairs[0].baseline}, over shared seeds: {text}" if len(pairs) > 1 else tell_difference(pairs[0])
+    title = f"Against {pairs[0].baseline}, over shared seeds: {text}" if len(pairs) > 1 else title_difference(pairs[0])
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 1.3 + 0.36 * len(pairs)))
     factor, unit = (100.0, "points") if is_share(metric) else (1.0, "")
     place = np.arange(len(pairs))[::-1]
@@ -602,12 +602,12 @@ def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> 
     return [*head, "it is read at", f"{first} is read at"], rows
 
 
-def tell_difference(pair: RunPair) -> str:
+def title_difference(pair: RunPair) -> str:
     """Returns a title for the picture of a difference. The title says if the difference may be chance.
 
     Example:
         >>> found = PairedDifference(0.02, 0.01, 0.03, 5, "seeds")
-        >>> print(tell_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, found)))
+        >>> print(title_difference(RunPair("accuracy", "b", "a", 0.9, 0.88, found)))
         b - a: +2.0 points (95 %: +1.0 to +3.0, 5 seeds) accuracy
     """
     found = pair.difference

@@ -37,7 +37,7 @@ PATIENCE, BEST = "stop", "best"  # keys of `Progress.courses`
 WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 
 
-def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
+def read_value(metrics: Mapping[str, Any], name: str, key: str) -> float | None:
     """Returns the value of a metric in one world, or None if this round did not measure it.
 
     `key` is the scenario key that names the metric. The error message contains it.
@@ -45,23 +45,23 @@ def read_value(row: Mapping[str, Any], name: str, key: str) -> float | None:
     Raises:
         BadInput: This run has no metric of this name.
     """
-    if name not in row:
-        known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+    if name not in metrics:
+        known = ", ".join(k for k, v in metrics.items() if isinstance(v, float))
         raise BadInput(f"{key} = {name}: this run has no such metric: choose one of {known}")
-    value: float | None = row[name]
+    value: float | None = metrics[name]
     return value
 
 
-def watched_score(row: Mapping[str, Any], name: str) -> str:
+def name_watched_score(metrics: Mapping[str, Any], name: str) -> str:
     """Returns the name of the score that a rule (such as early stopping) reads.
 
     The name is `hold_out_NAME` if the run has scores on withheld samples, else `NAME`.
 
     Example:
-        >>> watched_score({"accuracy": 0.5, "hold_out_accuracy": 0.4}, "accuracy"), watched_score({"nll": 1.0}, "nll")
-        ('hold_out_accuracy', 'nll')
+        >>> [name_watched_score(each, "nll") for each in ({"nll": 1.0}, {"nll": 1.0, "hold_out_nll": 1.1})]
+        ['nll', 'hold_out_nll']
     """
-    return f"{WITHHELD}{name}" if f"{WITHHELD}{name}" in row else name
+    return f"{WITHHELD}{name}" if f"{WITHHELD}{name}" in metrics else name
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
@@ -73,8 +73,8 @@ def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
     """Returns the entries of `list_choosing_keys` that chose a round by a test score."""
-    row: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
-    chosen = {key: watched_score(row, name) for key, name in list_choosing_keys(study.evaluation).items()}
+    metrics: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
+    chosen = {key: name_watched_score(metrics, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
         key: name
         for key, name in chosen.items()
@@ -162,13 +162,13 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
     if not rows or progress.round <= study.last_phase_start > 0:
         return False
     if rules.patience is not None:
-        name = watched_score(rows[0], rules.patience.metric)
+        name = name_watched_score(rows[0], rules.patience.metric)
         values, best = [read_value(row, name, "stop.metric") for row in rows], progress.courses.setdefault(PATIENCE, [])
         lower = lower_is_better(name)
         follow_course(best, values, progress.round, lower=lower, min_delta=rules.patience.min_delta)
     if rules.best is None:
         return False
-    name = watched_score(rows[0], rules.best)
+    name = name_watched_score(rows[0], rules.best)
     known = [read_value(row, name, "checkpoint.best") for row in rows]
     mean = None if None in known else float(np.mean([value for value in known if value is not None]))
     best = progress.courses.setdefault(BEST, [])
@@ -179,12 +179,12 @@ def find_stop(study: Study, progress: Progress) -> str:
     """Returns the reason why a run ends early after an evaluated round, or an empty text if the run goes on."""
     rules = study.evaluation
     if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase_start > 0:
-        name, wanted = watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
+        name, wanted = name_watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
         values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
         if all(value is not None and reaches_target(name, value, wanted) for value in values):
             return f"{name} has reached {wanted:g}"
     if rules.patience is not None:
-        name = watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)
+        name = name_watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)
         if is_out_of_patience(progress.courses.get(PATIENCE, []), progress.round, rules.patience.rounds):
             return f"{name} has not become better in {rules.patience.rounds:,} rounds"
     return "" if study.method.explain_end is None else study.method.explain_end(progress.state) or ""
@@ -304,11 +304,11 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
     return due
 
 
-def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
+def meets_target(metrics: Mapping[str, Any], target: tuple[str, float]) -> bool:
     """Returns whether a metric of one world has reached the scenario's target.
 
     Args:
-        row: Metrics of the world by name. None means that this round did not measure the metric.
+        metrics: Metrics of the world by name. None means that this round did not measure the metric.
         target: The name of a metric and the value to reach.
 
     Raises:
@@ -319,7 +319,7 @@ def meets_target(row: Mapping[str, Any], target: tuple[str, float]) -> bool:
         (True, False)
     """
     name, wanted = target
-    value = read_value(row, name, "evaluate.target.metric")
+    value = read_value(metrics, name, "evaluate.target.metric")
     return value is not None and reaches_target(name, value, wanted)
 
 

@@ -44,7 +44,7 @@ from fedray.simulation.rounds import (
     draw_first_state,
     list_test_choices,
     meets_target,
-    watched_score,
+    name_watched_score,
 )
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study, cost_answer
@@ -95,7 +95,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
         target = study.evaluation.target
         if target is not None:
             if target == study.evaluation.stop_at and course:  # then the target is the score that ended the run
-                target = watched_score(course[0], target[0]), target[1]
+                target = name_watched_score(course[0], target[0]), target[1]
             met = next((row for row in course if meets_target(row, target)), None)
             if met is not None:
                 values["rounds_to_target"] = float(met["round"])
@@ -171,7 +171,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["drawn_models"] = drawn - lost
     if study.evaluation.best is not None and progress.courses.get(BEST):
         value, round = progress.courses[BEST][0]
-        name = watched_score(progress.metrics[0] if progress.metrics else {}, study.evaluation.best)
+        name = name_watched_score(progress.metrics[0] if progress.metrics else {}, study.evaluation.best)
         more["best"] = {"metric": name, "value": value, "round": int(round)}
     if chosen := list_test_choices(study, progress):
         more["chosen_on_test"] = chosen

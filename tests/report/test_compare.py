@@ -110,7 +110,7 @@ def test_a_difference_is_told_with_its_interval_over_the_shared_seeds(seeds: int
     runs = [ended(name, (np.array([0.8, 0.82, 0.85]) + more)[:seeds]) for name, more in (
         ("short", 0.0), ("long", 0.2 * shift + lift if lift else shift))]  # fmt: skip
     (pair,) = compare_with_first(runs, ["accuracy"])
-    said = compare.tell_difference(pair)
+    said = compare.title_difference(pair)
     assert title in said and ("3 seeds" in said) == (seeds == 3)
     figure = compare.figure_differences(runs)
     assert (figure is not None and figure.get_label() == said) if seeds > 1 else figure is None
