@@ -30,7 +30,7 @@ Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. ResNet-18 is cut into the four stages of the paper. A
        `cnn` is cut before each of its layers with weights. An added head is a linear layer on the means of the
        channels. The paper's heads also have attention and convolutions.
-    2. Batch normalization that counts batches is refused if a tier has only a part of the network. The paper averages
+    2. Batch normalization with running statistics is refused if a tier has only part of the network. The paper averages
        such statistics like weights. Use `model.norm: group` instead.
     3. Heads that no client trains do not predict. With `extended: false`, the trained heads predict together for new
        clients. A client of the run predicts with its own head.
