@@ -405,8 +405,13 @@ def _check_object(kind: Kind, thing: Any) -> Any:
         made = type(thing).__name__
         raise BadInput(f"model is a module, {made}(...): give a function that makes it, model=lambda: {made}(...)")
     found = tuple(as_list(thing)) if kind.argument else thing
-    if kind.word == "metric":  # functions that are passed without names keep their Python names
-        found = dict(thing) if isinstance(thing, Mapping) else {name_thing(one): one for one in found}
+    if kind.word == "metric" and isinstance(thing, Mapping):
+        found = dict(thing)
+    elif kind.word == "metric":  # functions that are passed without names keep their Python names
+        called = [name_thing(one) for one in found]
+        if twice := [name for name in called if called.count(name) > 1]:
+            raise BadInput(f"metrics: two functions are called {twice[0]}: give a mapping {{name: function}}")
+        found = dict(zip(called, found, strict=True))
     for one in found.values() if isinstance(found, Mapping) else found if kind.argument else [found]:
         if kind.word == "augmentation" and isinstance(one, str) and names.is_known(kind.word, one):
             continue

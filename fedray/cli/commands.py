@@ -244,6 +244,8 @@ def table_command(
     wanted = read_scenario(find_scenario_file(scenario), overrides)
     if no_report:
         wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
+    if not wanted.table:
+        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     from fedray.experiments.table import run_table, split_names
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}

@@ -430,11 +430,9 @@ def run_table(
         say: A function that prints a line. It is called when a cell ends, and from time to time with a cell's progress.
 
     Raises:
-        BadInput: The scenario has no table, an entry of `only` or `metrics` has no match, or `out` has cells of a
-            different scenario, different data or different code.
+        BadInput: An entry of `only` or `metrics` has no match, or `out` has cells of a different scenario, different
+            data or different code.
     """
-    if not scenario.table:
-        raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
     cells = read_cells(scenario)
     chosen = choose_cells(cells, only)
     refuse_unknown_metrics(metrics, cells)

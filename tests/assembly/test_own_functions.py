@@ -16,14 +16,7 @@ from torch import Tensor
 
 import fedray
 from fedray.assembly.study import build_study
-from fedray.methods import (
-    LossContext,
-    Method,
-    Setting,
-    StepContext,
-    Transform,
-    federated,
-)
+from fedray.methods import LossContext, Method, Setting, Transform, federated
 from fedray.scenario.loader import read_scenario
 
 KEYS = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
@@ -63,8 +56,6 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
 
 # -- Functions that a user registers: what is checked then, and the options that a scenario gives them
 
-PLAIN = scenario({"rounds": 1, "method": {"name": "fedavg"}, "data": {"limit": 90}, "report": False})
-
 
 def test_an_option_without_a_value_is_there() -> None:
     seen: list[dict[str, Any]] = []
@@ -76,7 +67,7 @@ def test_an_option_without_a_value_is_there() -> None:
     with forgetting_names():
         fedray.register("method", "open", method, options={"a": None, "b": 3})
         for given in ({}, {"a": None}, {"a": 2}):
-            fedray.run({**PLAIN, "method": {"name": "open", **given}})
+            fedray.run({**KEYS, "method": {"name": "open", **given}})
     assert [{one["a"] for one in seen if one["a"] == a} for a in (None, 2)] == [{None}, {2}]
     assert all(one["b"] == 3 for one in seen)
 
@@ -147,20 +138,14 @@ def half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
     return 0.5 * context.objective(outputs, targets)
 
 
-def doubled(gradient: Tensor, state: Any, _parameters: Tensor, _context: StepContext) -> tuple[Tensor, Any]:
-    return 2.0 * gradient, state
-
-
-TWICE = Transform(lambda parameters: torch.zeros_like(parameters), doubled)
-
-
 def test_objects_are_passed_as_they_are(tmp_path: Path) -> None:
     """Half the loss and twice the gradient are what there was before, also in a run that goes on."""
+    twice = Transform(torch.zeros_like, lambda gradient, state, _parameters, _context: (2.0 * gradient, state))
     plain = run_local({}, lanes="torch")
-    both = run_local({}, loss=half, optimizer=TWICE, out=tmp_path / "run", checkpoint={"every": 1, "keep": 9})
+    both = run_local({}, loss=half, optimizer=twice, out=tmp_path / "run", checkpoint={"every": 1, "keep": 9})
     torch.testing.assert_close(models(plain), models(both), rtol=1e-4, atol=1e-5)
     there = copy_run(both, tmp_path / "there", 1)
-    resumed = fedray.resume(there, loss=half, optimizer=TWICE)
+    resumed = fedray.resume(there, loss=half, optimizer=twice)
     assert resumed.summary["state_hash"] == both.summary["state_hash"]
 
 

@@ -20,14 +20,7 @@ from fedray.assembly.study import build_study
 from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Phase, Server
 from fedray.core.types import Clients, State, Tier
-from fedray.methods import (
-    Answer,
-    Compress,
-    Correction,
-    Method,
-    Setting,
-    federated,
-)
+from fedray.methods import Answer, Compress, Correction, Method, Setting, federated
 from fedray.scenario.loader import read_scenario
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,8 @@ def test_compiled_students_learn_what_those_of_torch_learn(method: dict[str, obj
         rows.append(fedray.run({**TAUGHT, "method": method, "lanes": lanes}).progress.state.models)
     torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-4)
     assert not torch.equal(rows[0], rows[1])
+    run = fedray.run({**TAUGHT, "method": method}, loss=lambda o, t, c: c.objective(o, t) / 2)  # by torch at clients
+    assert json.loads((run.path / "identity.json").read_text())["engine"]["lanes"] == "compiled"
 
 
 # -- Who takes part: the scenario's participation, counted over many rounds

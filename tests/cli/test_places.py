@@ -77,7 +77,13 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
             refuse_taken(tmp_path / "run", force=True)
         with pytest.raises(BadInput, match="being written by another"):
             remove_run(tmp_path / "run")
+        directory.discard_run_directory(tmp_path / "run", fresh=True)  # of a command that another one has overtaken
     assert (tmp_path / "run" / "scenario.yaml").is_file()
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.setattr(Path, "mkdir", lambda path, **_: (path.parent / "scenario.yaml").write_text("theirs"))
+    with pytest.raises(BadInput):  # it was empty a moment ago
+        directory.make_run_directory(other, "rounds: 1")
+    assert (other / "scenario.yaml").read_text() == "theirs"
 
 
 TYPED = (

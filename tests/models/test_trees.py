@@ -7,15 +7,7 @@ import pytest
 import torch
 from sklearn.tree import DecisionTreeClassifier
 
-from fedray.features.boosting import (
-    BoostedTrees,
-    Ensemble,
-    classify_rows,
-    has_root,
-    tree_nodes,
-    vote,
-    write_tree,
-)
+from fedray.features.boosting import BoostedTrees, Ensemble, classify_rows, has_root, tree_nodes, vote, write_tree
 
 
 def fit(seed: int, leaves: int, values: int = 0) -> tuple[DecisionTreeClassifier, np.ndarray]:

@@ -67,6 +67,13 @@ def test_a_file_of_another_tool_needs_rows_and_clients_alone(tmp_path: Path) -> 
     assert study.shards.fetch(np.array([0]), np.array([1])).rows[0, :3].tolist() == [238, 232, 226]
 
 
+def test_a_partition_names_the_rows_of_the_users_own_data(tmp_path: Path) -> None:
+    x, y = np.arange(60.0)[:, None], np.arange(60) % 3
+    run = fedray.run({**scenario(PLAIN), "data": {}}, data=(x, y), out=tmp_path / "run")
+    dealt = pq.read_table(run.path / "partition.parquet").to_pandas()
+    assert (x[dealt["given_row"]] == run.study.shards.data.train.x[dealt["row"]]).all()
+
+
 def test_resume_writes_a_missing_partition_again_and_a_changed_file_ends_a_run_that_used_it(tmp_path: Path) -> None:
     run = fedray.run(scenario(PLAIN, {"rounds": 4}), out=tmp_path / "one")
     whole = (run.path / "partition.parquet").read_bytes()
