@@ -15,15 +15,7 @@ from fedray.core.options import ReadOptions
 from fedray.data.files import list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
-from fedray.data.forms.tables import (
-    GAP,
-    TableColumns,
-    as_frame,
-    encode_inputs,
-    is_frame,
-    remark_on_unseen_values,
-    require_columns,
-)
+from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
 from fedray.data.partition import find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.store import keep_dataset
@@ -276,7 +268,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
     columns = TableColumns([], inputs, categories, False, None, {})
-    for remark in remark_on_unseen_values(frame, columns, "x"):
+    for remark in list_unseen(frame, columns, "x"):
         warn_user(remark, FedrayWarning)
     x = encode_inputs(frame, columns, data.origin)
     return x if data.means is None else np.where(np.isnan(x), data.means, x)

@@ -249,7 +249,7 @@ def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
 #
 # Numbers and booleans become inputs unchanged. A category becomes one 0-1 input for each value (one-hot, in
 # alphabetical order). The 0-1 inputs are not standardized. For a value that is not in the training table, all 0-1
-# inputs of the category are 0. `remark_on_unseen_values` tells the user about such values.
+# inputs of the category are 0. `list_unseen` tells the user about such values.
 
 
 def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = None) -> Array:
@@ -305,13 +305,13 @@ def name_inputs(columns: TableColumns) -> tuple[str, ...]:
     return tuple(name for part in named for name in part)
 
 
-def remark_on_unseen_values(frame: Any, columns: TableColumns, key: str) -> tuple[str, ...]:
+def list_unseen(frame: Any, columns: TableColumns, key: str) -> tuple[str, ...]:
     """Returns a remark for each category with values that are not in the training table.
 
     Example:
         >>> import pandas as pd
         >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, {})
-        >>> remark_on_unseen_values(pd.DataFrame({"city": ["Rome", "ROME"]}), columns, "x")
+        >>> list_unseen(pd.DataFrame({"city": ["Rome", "ROME"]}), columns, "x")
         ("x: column city: 1 of 2 rows have values unseen in training, such as 'ROME', read as none of Oslo, Rome",)
     """
     told = []
@@ -531,7 +531,7 @@ def _read_part(
     if len(rows) <= MOST_COUNTED:
         kept.setdefault(GIVEN_ROW, rows)
     raw = RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
-    return raw if first is None else raw._replace(remarks=remark_on_unseen_values(frame, columns, key))
+    return raw if first is None else raw._replace(remarks=list_unseen(frame, columns, key))
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
