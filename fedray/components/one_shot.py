@@ -233,10 +233,10 @@ class Mixtures:
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each mode's share of its client's density at w, `[N, M]`. The second result is log p(w) up to a constant.
+    """Returns how much of client i's posterior density at w is due to each of its M modes, `[N, M]`.
 
-    w is a vector of a network's weights, float64. p(w) is the product of the clients' posteriors, with the prior
-    counted once.
+    The second result is log p(w) up to a constant. w is a vector of a network's weights, float64. p(w) is the product
+    of the clients' posteriors, with the prior counted once.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()

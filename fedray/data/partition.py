@@ -567,7 +567,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns how many clients hold each of G classes, `[G]`. The numbers add up to `clients * classes`.
+    """Returns how many clients hold each of G classes, `[G]`. Each client holds `classes` of them.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """

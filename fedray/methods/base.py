@@ -211,8 +211,8 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
     """Returns a function for `Phase.server_work`, for a server that finds K models by `steps` steps of descent.
 
-    The server scores each model on its own samples at the start and once in every `each` steps. A step reads no
-    samples.
+    The server holds samples. It scores each model on these samples at the start, and again after every `each` steps. A
+    step reads no samples.
     """
 
     def work(_t: int) -> ServerWork:

@@ -462,9 +462,9 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the run with the best final mean of a metric, and the runs whose difference from it may be chance.
 
-    Runs that share at least two seeds are compared in pairs. The best run is the run with the best mean, unless another
-    run beats it on their shared seeds. Then the other run is the best. Two runs that share fewer seeds differ if their
-    means differ by more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single
+    Two runs that share at least two seeds are compared seed by seed. The best run is the run with the best mean, unless
+    another run beats it on their shared seeds. Then the other run is the best. Two runs that share fewer seeds differ
+    if their means differ by more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single
     replicate and fold counts as not different.
 
     Returns:

@@ -177,10 +177,9 @@ class ScheduleKeys:
         object: The name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
             has no effect.
         rows: The meaning of a row of the permutation. In K rounds each row gets every model once. With `client` (the
-            default with full participation) a row is a client. With `slot` (the default otherwise) a row is a position
-            among the participants of a round, which are drawn uniformly. With `stratum` a row is a position that is
-            filled from a fixed set of clients, as in SHEFL. With `client` and partial participation, a client trains
-            only the models of the rounds in which it takes part.
+            default with full participation) a row is a client. A client that misses a round misses its model of this
+            round. With `slot` (the default otherwise) a row is a position among the participants of a round, which are
+            drawn uniformly. With `stratum` a row is a position that is filled from a fixed set of clients, as in SHEFL.
     """
 
     kind: str = opt.key("permutation", opt.text)

@@ -94,9 +94,9 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps for which a client is trained as a *still* lane. 0 means never.
+    """Returns from which number of steps on a client is trained as a *still* lane. 0 means never.
 
-    `count_least_steps` explains still lanes. `inputs` and `outputs` belong to the first layer.
+    `count_least_steps` explains still lanes. `inputs` and `outputs` are the sizes of the first layer.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None

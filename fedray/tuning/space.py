@@ -63,16 +63,14 @@ class SweepObjective:
 
     Attributes:
         name: The objective's name in the sweep file.
-        kind: The way in which the value is computed. "final" takes `metric` in the last evaluated round. With a limit
-            it takes `metric` in the last evaluated round in which `axis` is at most `limit`. "total" takes the last
-            value of `metric`, a running total. "reach" takes the value of `axis` in the first round in which `metric`
-            reaches `limit`. If there is no such round, the value is infinity.
-        metric: The column of `rounds.parquet` from which the value is taken.
+        kind: "final" is a score at the end or within a budget, "total" the last value of a running total, and "reach"
+            the cost at which a score reaches a target.
+        metric: The column of `rounds.parquet` with the score or the running total.
         direction: "maximize" or "minimize", which says whether a high or a low value is good.
-        axis: The column that `limit` bounds ("final"), or from which the value is taken ("reach"). It is empty if there
-            is no limit.
-        limit: The largest `axis` allowed ("final"), or the target of `metric` ("reach"). None means that there is no
-            limit and no target.
+        axis: The column with the cost. It is empty if there is neither a budget nor a target.
+        limit: The budget ("final"): the value is that of the last evaluated round whose cost is at most `limit`. Or the
+            target ("reach"): the value is the cost of the first round whose score reaches `limit`, infinity if there is
+            none. None means no budget and no target.
     """
 
     name: str
