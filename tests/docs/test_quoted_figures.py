@@ -11,13 +11,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = (ROOT / "docs" / "results" / "speed.md").read_text()
 
 
-def measured(section: str) -> list[float]:
-    """The second column of a section's table."""
-    (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", SOURCE, flags=re.M | re.S)
-    return [float(value) for value in re.findall(r"^\| [^|]+ \| ([\d.]+)(?: \w+)? \|", text, flags=re.M)]
-
-
-AROUND = measured("Training and what lies around it")
+(TABLE,) = re.findall(r"^## Training and what lies around it\n(.*?)(?=^## |\Z)", SOURCE, flags=re.M | re.S)
+AROUND = [float(value) for value in re.findall(r"^\| [^|]+ \| ([\d.]+)(?: \w+)? \|", TABLE, flags=re.M)]
 
 
 def is_rounded(quoted: str, value: float) -> bool:

@@ -124,11 +124,6 @@ def random() -> nn.Module:
     return nn.Sequential(perceptron(), nn.Dropout(0.0), nn.Tanh())
 
 
-def smooth(outputs: torch.Tensor, targets: torch.Tensor, context: Any) -> torch.Tensor:
-    loss: torch.Tensor = context.objective(outputs, targets)
-    return loss
-
-
 @pytest.mark.parametrize(
     ("module", "rest", "own"),
     [
@@ -136,7 +131,7 @@ def smooth(outputs: torch.Tensor, targets: torch.Tensor, context: Any) -> torch.
         (perceptron, {"lanes": "torch"}, {}),
         (normed, {}, {}),  # mapped over lanes
         (random, {}, {}),  # one lane after another
-        (perceptron, {}, {"loss": smooth}),
+        (perceptron, {}, {"loss": lambda outputs, targets, context: context.objective(outputs, targets)}),
     ],
     ids=["mlp-c", "mlp", "vmap", "loop", "code"],
 )

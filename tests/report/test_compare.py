@@ -90,6 +90,8 @@ def test_a_run_is_best_only_where_another_one_is_known_to_be_worse() -> None:
     same, apart = ended("a", [0.9] * 3), ended("b", [0.1, 0.11, 0.1], seed=100)
     assert find_best([same, apart], "accuracy") == [0]  # a deviation of zero is known
     assert find_best([same, ended("c", [0.9] * 7, seed=100)], "accuracy") == []  # but for rounding
+    wide = [ended(name, [2, 2.1, last], metric="conformal_width") for name, last in (("a", 2.2), ("b", np.inf))]
+    assert [row["95 % interval"] for row in tabulate(wide).values()] == ["none: infinite scores"]
 
 
 def test_a_run_is_not_best_by_seeds_that_the_others_lack() -> None:
@@ -156,6 +158,7 @@ def test_a_lift_is_seen_at_equal_cost_whatever_a_round_costs() -> None:
     assert found.pop("40 MB up") == found.pop("80 MB up and down") == "+5.5 points"
     assert found.keys() == {"round 40", "4 min of virtual time"} and "+5.5 points" not in found.values()
     assert ">80 MB up and down<" in render_many(runs)
+    assert [at for _, at in tabulate([made("a", range(41)), made("b", range(41))])] == ["round 40"]  # costs are equal
 
 
 def test_the_seeds_of_real_runs_are_read_at_the_bytes_of_the_cheapest(tmp_path: Path) -> None:
@@ -378,6 +381,10 @@ def test_runs_on_other_data_were_compared_in_pairs_without_a_note(arrays: tuple[
     assert any("differ in data.hold_out (one 0.0, two 0.25): their pairs share seeds" in note for note in notes)
     fedbe = [run_on((x, y), method="fedbe", local__lr=rate) for rate in (0.1, 0.2)]
     assert not any("rows" in note for note in fedray.compare(fedbe).notes)
+    assert any("method.server_data (fedavg not set, fedbe 0.1)" in n for n in fedray.compare([run, fedbe[0]]).notes)
+    known = {"data": {"training inputs": "12"}}  # the same rows in another form
+    forms = [ReadRun(n, {"data": n}, "", {}, {}, {}, None, None, {}, identity=known) for n in ("arrays", "table")]
+    assert compare.list_data_notes(forms) == []
 
 
 def test_an_ensemble_and_one_model_were_compared_by_two_kinds_of_nll(arrays: tuple[Any, Any]) -> None:

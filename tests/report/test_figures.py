@@ -73,6 +73,10 @@ def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     assert clients.figure_data(bare_run(label_counts=np.full((4, 3), 5))) is None
     assert clients.figure_weights(bare_run(alpha=np.full((4, 3), 1 / 3))) is None
     assert clients.figure_clients(bare_run(client_accuracy=np.full(4, 0.5))) is None
+    assert clients.figure_drift(bare_run(client_scores=np.full(4, np.nan))) is None
+    y = np.random.default_rng(0).normal(size=200)  # the mean is no curve of the first of several inputs
+    figure = clients.figure_predictive(bare_run(predictive=np.stack([y[::-1], y, y + 0.1, np.full(200, 0.3)], axis=1)))
+    assert figure is not None and figure.axes[0].get_xlabel() == "target (its own units)"
     run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
     n = len(run.clients or ())
     same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)

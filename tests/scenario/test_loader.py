@@ -147,6 +147,8 @@ def test_overrides_are_yaml_scalars_and_lists() -> None:
     assert (s.rounds, s.local.lr, s.model.options["hidden"], s.clients.number) == (3, 0.001, [4, 5], 10**6)
     assert (s.local.epochs, s.local.steps, s.data.name) == (2, None, "uci/energy")
     assert read_scenario(RICH, ["evaluate.stop_at="]).evaluate.stop_at is None
+    assert read_scenario("rounds:\nlocal: {lr: }\n") == read_scenario({})  # a key without a value has its default
+    assert read_scenario({}, ["method=fedprox", "method.mu=0.1"]).method.options == {"mu": 0.1}  # beside its name
     assert read_scenario({}, {"local": {"lr": 0.5}, "local.steps": 2, "seed": np.int64(4)}).local.lr == 0.5
     assert read_scenario({"method": {"name": "shefl"}}, ["clients.tiers.hpc.number=5"]) == read_scenario(
         {"method": {"name": "shefl"}, "clients": {"tiers": {"hpc": {"number": 5}}}}

@@ -17,6 +17,7 @@ from fedray.core.errors import BadInput, ScenarioWarning
 from fedray.methods import METHOD_SPECS
 from fedray.scenario.identity import FREE_TIER_KEYS, list_result_keys, refuse_edited_scenario
 from fedray.scenario.loader import drop_defaults, dump_scenario, read_scenario, to_plain
+from fedray.scenario.names import _ALIAS
 from fedray.scenario.nested import expand, flatten, load_yaml
 from fedray.scenario.schema import section_types
 
@@ -93,8 +94,6 @@ def test_a_scenario_without_tf32_is_written_as_it_was_before_the_key() -> None:
     assert dump_scenario(plain) == dump_scenario(off) and "tf32" not in dump_scenario(plain)
     assert to_plain(on)["clients"]["tf32"] is True and read_scenario(dump_scenario(on)) == on != plain
 
-
-# -- Settings in which a method is another one, and what a method's specification decides instead of its name
 
 # -- Files that people go on with: what a method sets by itself is not in them, and what another one keeps is said
 
@@ -176,6 +175,10 @@ KEYS = [
     for one in fields(owner)
 ]
 LEAVES = [key for key in KEYS if key not in SECTIONS]
+
+
+def test_no_remedy_is_a_key_that_is_refused_in_turn() -> None:
+    assert {key.replace("NAME", "a") for key in _ALIAS.values()} <= {*KEYS}
 
 
 def find_refusal(key: str) -> str:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -64,12 +65,7 @@ def same_gradient(gradient: Tensor, state: Any, _parameters: Tensor, _context: S
     return gradient, state
 
 
-def all_places(local: Local) -> Local:
-    """Code that changes nothing, as loss, gradient and step."""
-    same = Transform(start_empty, same_gradient)
-    return replace(local, loss=LocalLoss(same_loss), gradient=same, step=same)
-
-
+SAME = Transform(start_empty, same_gradient)
 TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
 
 
@@ -77,7 +73,8 @@ TERMS: dict[str, Any] = {"local": {"weight_decay": 0.1, "pull": 0.3}}
 def test_code_that_changes_nothing_gives_the_numbers_of_the_data(model: Any, engine: str) -> None:
     """Mapped over lanes the bits; one after another running statistics and counters, too."""
     full = {"data": {"partition": {"name": "iid"}}}  # batches of 8 rows: no normalization over a single one
-    plain, coded = (run(change, TERMS, full, model=model) for change in (lambda local: local, all_places))
+    same: dict[str, Any] = {"loss": LocalLoss(same_loss), "gradient": SAME, "step": SAME}
+    plain, coded = (run(partial(replace, **own), TERMS, full, model=model) for own in ({}, same))
     assert engine_of(plain).name == engine_of(coded).name == engine
     if engine == "vmap":
         assert "code, mapped over lanes" in engine_of(coded).why

@@ -187,10 +187,6 @@ class Scaled(nn.Linear):
         return 2.0 * nn.Linear.forward(self, x)
 
 
-def patch(layer: nn.Linear) -> None:
-    vars(layer)["forward"] = lambda x: 2.0 * nn.Linear.forward(layer, x)
-
-
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "gelu": (Gelu, "calls gelu"),
     "a layer twice": (
@@ -201,7 +197,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "unused": (between("Unused", lambda _, h: h.relu(), c=eight), "once: c.bias"),
     "frozen": (lambda: Changed(lambda layer: layer.weight.requires_grad_(False)), "once: a.weight"),
     "hooked": (lambda: Changed(lambda layer: layer.register_forward_hook(lambda *given: 3.0 * given[2])), "has hooks"),
-    "patched": (lambda: Changed(patch), "replaced on an object"),
+    "patched": (lambda: Changed(lambda layer: vars(layer).update(forward=lambda x: 2.0 * x)), "replaced on an object"),
     "branching": (between("Branching", lambda _, h: 2.0 * h if h.sum() > 0 else h.relu()), "calls sum"),
     "dropping": (between("Dropping", lambda net, h: F.dropout(h.relu(), 0.2, net.training)), "dropout as a function"),
     "modal": (between("Modal", lambda net, h: h.relu() if net.training else h.tanh()), "gives other numbers"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,16 +18,9 @@ from fedray.tuning.tune import run_sweep
 SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid", objectives=["personal_accuracy"])
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("sweep") / "out"
-    run(SWEEP, out, report=False)
-    return out
-
-
-def test_a_lock_that_a_killed_sweep_left_does_not_stop_the_next_one(finished: Path, tmp_path: Path) -> None:
+def test_a_lock_that_a_killed_sweep_left_does_not_stop_the_next_one(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    shutil.copytree(finished, out)
+    run(SWEEP, out, report=False)
     (out / "study.journal.lock").touch()
     assert run(SWEEP, out, resume=True, report=False)[0]["complete"] == 3
     assert not (out / "study.journal.lock").exists()
