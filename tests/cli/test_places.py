@@ -69,6 +69,7 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
     """It is refused at once: whoever waited for it would remove it when it is finished."""
     from fedray.storage import directory
 
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)  # left by a run that could not write its first file
     directory.make_run_directory(tmp_path / "run", "rounds: 1")
     refuse_taken(tmp_path / "run", force=True)
     monkeypatch.setattr("fedray.files.plain.time.sleep", lambda _seconds: pytest.fail("it waits"))

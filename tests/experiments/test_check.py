@@ -83,6 +83,9 @@ def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path
     assert told["inputs"] == "images of 1 x 8 x 8"
     least, _, most, *_, median = told["rows"].replace(",", "").split()
     assert int(least) <= float(median) <= int(most) <= 240
+    choice, plan = "clients choose their models", "the method says who trains which model"
+    for method, said in {"ifca": choice, "local_only": plan, "fedavg": "schedule permutation"}.items():
+        assert said in run_command("check", file(tmp_path, scenario()), f"method={method}").out
     own = "import fedray\nfrom fedray.methods import Method, federated as f\n"
     (mine := tmp_path / "mine_7.py").write_text(f"{own}fedray.register('method', 'm', lambda s: Method('m', f(s)))")
     assert "\nanswer       5 models, " in run_command("check", file(tmp_path, keys), "method=m", "--import", mine).out

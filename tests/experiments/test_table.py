@@ -52,6 +52,7 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     rows = pq.read_table(out / "table.parquet").to_pylist()
     assert all(row["error"] is None for row in rows if row["cell"] == "good")
     assert [row["error"][:26] for row in rows if row["cell"] == "bad"] == ["round 1: training diverged"]
+    assert "\nNot finished: bad.\n" in run_table(read_scenario(given), out, only=["good"]).text
 
 
 def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(

@@ -11,18 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blocks import (
-    COMPILED,
-    FULL,
-    LOCALS,
-    Case,
-    block_of,
-    convolution,
-    full_batches,
-    make_block,
-    perceptron,
-    variants,
-)
+from blocks import COMPILED, FULL, LOCALS, Case, block_of, convolution, full_batches, make_block, perceptron, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn

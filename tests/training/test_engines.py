@@ -9,19 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from blocks import (
-    CASES,
-    COMPILED,
-    FEW,
-    LOCALS,
-    SIZES,
-    TORCH,
-    Case,
-    block_of,
-    make_block,
-    perceptron,
-    variants,
-)
+from blocks import CASES, COMPILED, FEW, LOCALS, SIZES, TORCH, Case, block_of, make_block, perceptron, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
