@@ -46,6 +46,8 @@ def test_a_csv_with_categories_and_gaps_goes_from_one_command_to_a_report(tmp_pa
     refused = run_command(*given)
     assert refused.status == 2
     assert "values are missing in Age (24), Embarked (1): write data.missing: drop" in refused.err
+    shown = run_command("check", QUICKSTART, *KEYS, path, "data.missing=mean", "data.features=[Age, Fare]").out
+    assert "of 2: Age, Fare\n" in shown and "\nleft out     PassengerId, Survived, " in shown
     done = run_command(*given, "data.missing=mean")
     assert done.status == 0, done.err
     remarks = [line for line in done.err.splitlines() if "data: " in line]

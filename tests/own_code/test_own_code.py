@@ -155,6 +155,10 @@ def test_a_copy_of_a_module_elsewhere_is_the_same_module(tmp_path: Path, monkeyp
     known = importlib.import_module("places_copied")
     import_modules([str(tmp_path / "own" / "places_copied.py")])
     assert sys.modules["places_copied"] is known
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    import_modules(())
+    assert sys.path == before, "no file here hides a module of Python where none is named"
 
 
 # -- Own code that was changed between a run and its resumption, where the source alone does not tell
