@@ -32,6 +32,8 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table ifca_300 ifca_rotated_mnist rounds=300 participation.per_round=2400 seed=2 evaluate.every=25 runtime=inline \
         --cells ifca,global                                                                   # 79
     table shefl_networks shefl_networks_fmnist --cells fed_ensemble_code,lenet,ours,fedavg_paper   # 42
+    table shefl_512 shefl_table1a_fmnist model.hidden=[512] replicates=1 runtime=inline \
+        --cells dirichlet_fedavg,dirichlet_fed_ensemble                                       # 36
     table shefl_path shefl_table1a_fmnist $cnn --cells 'path_*'                               # 93
     table shefl_mnist shefl_table1a_mnist $cnn                                                # 460
     table shefl_mnist_wide shefl_table1a_mnist replicates=3 rounds=10 runtime=inline \
