@@ -2,7 +2,6 @@
 
 import errno
 import json
-import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -84,7 +83,6 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The storage, the study, the pruner and the sampler. A resumed sweep continues with the same proposals.
 
-MADE_MEANWHILE = ("already exists", "locked", "unique", "duplicate")  # while others make its tables
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 
@@ -113,17 +111,11 @@ def open_storage(storage: str) -> Any:
     if "://" not in storage:
         with explain_storage(storage):
             return JournalStorage(JournalFileBackend(storage, JournalFileOpenLock(storage)))
-    for wait in (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, None):  # another sweep may be making its tables at this moment
-        try:
-            return optuna.storages.get_storage(storage)
-        except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
-            if wait is None or not any(word in str(error).lower() for word in MADE_MEANWHILE):
-                name = f"--storage {name_storage(storage)}"
-                raise BadInput(
-                    f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver"
-                ) from None
-        time.sleep(wait)
-    raise AssertionError
+    try:
+        return optuna.storages.get_storage(storage)
+    except Exception as error:  # SQLAlchemy and drivers raise errors of their own; the URL may hold a password
+        name = f"--storage {name_storage(storage)}"
+        raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:

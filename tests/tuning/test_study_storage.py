@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import optuna
 import pytest
 from sweeps import LR, run, sweep
 
 from fedray.core.errors import FedrayError
-from fedray.tuning.optuna_study import check_vacant, open_storage
 from fedray.tuning.tune import run_sweep
 
 SWEEP = sweep({"predict.gamma": [0.1, 1.0, 10.0]}, trials=3, sampler="grid", objectives=["personal_accuracy"])
@@ -41,16 +37,3 @@ def test_a_database_that_somebody_else_has_locked_is_one_line(tmp_path: Path) ->
         run_sweep(sweep({"local.lr": LR}, trials=3), tmp_path / "out", storage=url, say=lock, report=False)
     holders[0].close()
     assert "\n" not in str(caught.value)
-
-
-def test_two_sweeps_that_made_one_database_at_once_were_told_to_check_its_url(tmp_path: Path) -> None:
-    for attempt in range(3):
-        url, start = f"sqlite:///{tmp_path}/study{attempt}.db", threading.Barrier(4)
-
-        def begin(name: str, url: str = url, start: threading.Barrier = start) -> str:
-            start.wait()
-            check_vacant(url, name, resume=False)
-            return optuna.create_study(storage=open_storage(url), study_name=name).study_name
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(begin, "abcd")) == list("abcd")
