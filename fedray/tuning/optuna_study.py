@@ -85,6 +85,7 @@ def mend_journal(journal: Path) -> None:
 
 IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
+PRUNED = "pruned at age"  # an attribute of a trial that its worker writes before the training stops
 
 
 class StudyLocation(NamedTuple):

@@ -32,6 +32,7 @@ from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import choose_device, refuse_other_seats, reopen_study, run_inline
 from fedray.files import plain
+from fedray.files.run_files import find_checkpoints
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
 from fedray.runtime.environment import prepare_process, use_one_thread
@@ -57,15 +58,17 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
-) -> Callable[[int, Sequence[Row]], bool]:
+) -> tuple[Callable[[int, Sequence[Row]], bool], Callable[[int], bool]]:
     """Makes a function that reports the metric of the first objective once per age, and returns whether to stop.
+
+    A second function returns whether a process that was killed afterwards has stopped the trial at a round.
 
     An age is `location.age` rounds. `location` is the study that gets the reports. None means that there is no pruner.
     """
     if location is None:
-        return lambda _round, _rows: False
+        return (lambda _round, _rows: False), lambda _round: False
     trial, known = optuna_study.open_trial(location, number)
-    reported = set(known.intermediate_values)
+    reported, stopped = set(known.intermediate_values), known.user_attrs.get(optuna_study.PRUNED)
     last, keys = 0, to_plain(scenario)
     begins, ends = find_last_phase_start(keys), scenario.rounds + count_last_phase_rounds(keys)
 
@@ -75,14 +78,19 @@ def make_reporter(
         if step <= last or round <= begins > 0:  # an earlier phase: no scores of the method
             return False
         last = step
+        if step == stopped:
+            return True
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
         with optuna_study.explain_storage(location.storage):
             if step not in reported:
                 trial.report(float(np.mean([row[objective.metric] for row in rows])), step)
-            return trial.should_prune() and round < ends
+            pruned = trial.should_prune() and round < ends
+            if pruned:  # some pruners answer only once
+                trial.set_user_attr(optuna_study.PRUNED, step)
+            return pruned
 
-    return report
+    return report, lambda round: round // location.age == stopped
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,11 +232,19 @@ def train_job(job: TrialTask) -> Outcome:
 
 
 def _train(job: TrialTask) -> OutcomeState:
-    """Runs or resumes a training until the last round, until the pruner stops it, or until its values are final."""
+    """Runs or resumes a training until the last round, until the pruner stops it, or until its values are final.
+
+    If a killed process stopped it, nothing more is trained.
+    """
+    begun = (job.folder / "scenario.yaml").is_file()
     _make_directory(job)
     latest: list[Row] = []
-    report = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    pruned, newest = False, find_last_phase_start(to_plain(job.scenario)) or -1  # earlier rounds are not of the method
+    report, was_pruned = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
+    ended: OutcomeState | None = None
+    newest = find_last_phase_start(to_plain(job.scenario)) or -1  # earlier rounds are not of the method
+
+    def are_decided(rows: Sequence[Row]) -> bool:
+        return all(objective.is_decided(row) for objective in job.objectives for row in rows)
 
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         rule = study.evaluation.conformal
@@ -245,19 +261,23 @@ def _train(job: TrialTask) -> OutcomeState:
         return evaluate
 
     def watch(snapshot: Snapshot) -> None:
-        nonlocal newest, pruned
+        nonlocal ended, newest
         if snapshot["round"] <= newest or not latest:
             return
         newest = snapshot["round"]
-        if all(objective.is_decided(row) for objective in job.objectives for row in latest):
-            raise Enough("every objective is decided")
-        pruned = report(newest, latest)
-        if pruned:
-            raise Enough("pruned")
+        ended = "complete" if are_decided(latest) else "pruned" if report(newest, latest) else None
+        if ended:
+            raise Enough(ended)
 
+    saved = find_checkpoints(job.folder / checkpoint.CHECKPOINTS) if begun else []
+    rows = checkpoint.read_table(job.folder, "rounds").to_pylist() if saved else []
+    there = [row for row in rows if row["round"] == saved[-1] > newest]
+    if there and (was_pruned(saved[-1]) or are_decided(there)):  # the study has not heard of the end
+        reopen_study(job.folder, job.own)  # it was trained on the present data and code, or is refused
+        return "complete" if are_decided(there) else "pruned"
     with suppress(Enough):
         run_inline(job.scenario, job.folder, job.own, watch, measure=measure, actors=job.actors)
-    return "pruned" if pruned else "complete"
+    return ended or "complete"
 
 
 def _make_directory(job: TrialTask) -> None:

@@ -242,6 +242,7 @@ def test_the_best_round_of_a_picture_was_one_of_an_early_phase() -> None:
     assert figure is not None
     (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best: ")]
     assert mark.get_label() == "best: 81.0 %, round 8"
+    assert np.asarray(mark.get_xydata())[0] == pytest.approx([8.0, 0.81])
 
 
 def test_a_phase_that_others_follow_is_not_read_at_equal_cost_either() -> None:

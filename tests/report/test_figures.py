@@ -98,16 +98,6 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(classes: Re
     ]
 
 
-def test_the_best_round_is_marked(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "run", clients=6, rounds=40, replicates=2))
-    curve, figure = run.curve("accuracy"), curves.figure_rounds(run)
-    assert curve is not None and figure is not None
-    (mark,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("best")]
-    best = int(np.argmax(curve.mean))
-    assert np.asarray(mark.get_xydata()).tolist() == [[curve.round[best], curve.mean[best]]]
-    assert mark.get_label() == f"best: {100 * curve.mean[best]:.1f} %, round {curve.round[best]:.0f}"
-
-
 def test_bytes_of_a_curve_are_those_of_the_rounds(classes: ReadRun) -> None:
     found, totals = curves.read_curve_over(classes, "bytes"), classes.summary["totals"]
     assert found is not None and found[0][-1] == totals["up_bytes"] + totals["down_bytes"]

@@ -191,9 +191,7 @@ def test_tiers_add_up() -> None:
     third = {"share": 1 / 3}
     s = read_scenario({"clients": {"number": 100, "tiers": {"a": third, "b": third, "c": third}}})
     assert [t.number for t in tier_table(s, 100)] == [34, 33, 33]
-    assert [t.name for t in tier_table(read_scenario({}), 7)] == ["client"] and tier_table(read_scenario({}), 7)[
-        0
-    ].number == 7
+    assert [(t.name, t.number) for t in tier_table(read_scenario({}), 7)] == [("client", 7)]
     mixed = read_scenario(
         {"clients": {"number": 11, "tiers": {"a": {"number": 4}, "b": {"share": 0.5}, "c": {}, "d": {}}}}
     )
@@ -225,7 +223,6 @@ def test_shares_give_whole_clients_within_one_of_their_quota(weights: list[float
         ({"model": {"hidden": [64]}}, {"model.name": "linear"}, "model"),
         ({"method": {"models": 7}}, {"method.name": "fedavg"}, "method"),
         ({"method": {"name": "fedprox", "mu": 0.5}}, {"method.name": "fedavg"}, "method"),
-        ({"model": {"name": "mlp", "hidden": [7]}}, {"model.name": "lstm"}, "model"),
         ({"data": {"limit": 100}}, {"data": {"name": "sine"}}, "data"),
     ],
 )

@@ -7,6 +7,7 @@ import itertools
 import json
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ GAMMA = {"type": "float", "low": 0.01, "high": 10.0, "log": True}
 
 def opened(out: Path, name: str = "sweep") -> optuna.Study:
     return optuna.load_study(study_name=name, storage=optuna_study.open_storage(str(out / "study.journal")))
+
+
+def train_again(found: Any, out: Path, row: dict[str, Any], location: Any = None) -> training.Outcome:
+    """What a worker does that was killed before the study heard of the end of its trial."""
+    given, folder = read_sweep(found), out / row["run_directory"]
+    task = training.TrialTask(row["number"], given.scenario(row["params"]), folder, given.objectives, UserObjects())
+    return training.train_job(replace(task, location=location))
 
 
 def test_many_gammas_cost_one_training(tmp_path: Path) -> None:
@@ -192,6 +200,9 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
+    where = optuna_study.StudyLocation(str(tmp_path / "s" / "study.journal"), "sweep", read_sweep(found).pruner, 2, 3)
+    again = train_again(found, tmp_path / "s", trials[2], where)
+    assert (again.state, again.rounds) == ("pruned", 4)
     resumed = fedray.resume(tmp_path / "s" / trials[2]["run_directory"])
     assert resumed.summary["rounds"] == 6
 
@@ -272,6 +283,8 @@ def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> No
         assert costs[-1] > 75_000
         within = [point for point, cost in zip(course, costs, strict=True) if cost <= 75_000]
         assert row["values"]["accuracy"] == pytest.approx(within[-1]["hold_out_accuracy"], rel=1e-11)
+    again = train_again(found, tmp_path / "s", trials[0])
+    assert (again.state, again.rounds) == ("complete", trials[0]["rounds"])
     assert {winner["number"] for winner in summary["winners"]} <= {0, 1}
     for winner in summary["winners"]:  # its test scores are of a later round than its accuracy
         after = winner["tested_after"]
