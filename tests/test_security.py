@@ -72,11 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 
 @pytest.mark.parametrize(
     ("name", "command"),
-    [
-        ("checkpoints/round-000002/state.safetensors", "export"),
-        ("pictures.npz", "report"),
-        ("scenario.yaml", "report"),
-    ],
+    [("checkpoints/round-000002/state.safetensors", "export"), ("pictures.npz", "report"), ("scenario.yaml", "report")],
 )
 def test_a_pickle_in_a_run_directory_is_not_opened(name: str, command: str, run: fedray.Run, tmp_path: Path) -> None:
     folder, mark = copy_run(run, tmp_path / "run", 2), tmp_path / "mark"

@@ -93,10 +93,7 @@ def test_work_is_the_share_of_the_arithmetic_and_width_one_is_the_network_itself
     """Of a perceptron that is the share of its numbers; convolutions of 3 x 3 on 9 x 9 and 4 x 4 count every place."""
     for name, wanted in (
         ("mlp", (5 * 4 + 4 + 4 * 2 + 2 + 2 * 3 + 3) / (5 * 7 + 7 + 7 * 4 + 4 + 4 * 3 + 3)),
-        (
-            "cnn",
-            (81 * 18 * 2 + 16 * 18 * 3 + 12 * 3 + 3 * 3) / (81 * 18 * 4 + 16 * 36 * 6 + 24 * 5 + 5 * 3),
-        ),
+        ("cnn", (81 * 18 * 2 + 16 * 18 * 3 + 12 * 3 + 3 * 3) / (81 * 18 * 4 + 16 * 36 * 6 + 24 * 5 + 5 * 3)),
     ):
         whole, half = make_tier_nets(NETS[name], [1.0, 0.5], torch.zeros(1, *SHAPES[name]), scaler=True, who="it")
         assert whole.net is NETS[name] and whole.work == 1

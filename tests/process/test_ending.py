@@ -30,11 +30,7 @@ SWALLOWING = "class A:\n        def __del__(self): time.sleep(30)\n    A()"  # w
 
 @pytest.mark.parametrize(
     ("name", "status", "where"),
-    [
-        ("SIGHUP", 129, SLEEPING),
-        ("SIGTERM", 143, IN_C),
-        ("SIGINT", 130, SWALLOWING),
-    ],
+    [("SIGHUP", 129, SLEEPING), ("SIGTERM", 143, IN_C), ("SIGINT", 130, SWALLOWING)],
     ids=["HUP", "in C", "in a destructor"],
 )
 def test_a_signal_was_a_traceback_or_swallowed(name: str, status: int, where: str) -> None:

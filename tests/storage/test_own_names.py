@@ -45,9 +45,7 @@ fedray.register("method", "mine", mine, options={"mu": 0.1})
 fedray.register("model", "layers", layers)
 fedray.register("data", "few", few)
 '''
-KEYS = scenario(
-    {"rounds": 2, "report": False, "method": {"name": "mine", "mu": 0.2}, "checkpoint": {"every": 1}},
-)
+KEYS = scenario({"rounds": 2, "report": False, "method": {"name": "mine", "mu": 0.2}, "checkpoint": {"every": 1}})
 KEYS["model"], KEYS["data"]["name"] = {"name": "layers"}, "few"
 
 

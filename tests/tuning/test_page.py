@@ -32,9 +32,7 @@ def make_view(trials: int) -> View:
     return View(objectives, space, study, study.trials, done, [done[-1].number], {})
 
 
-def test_all_trials_are_shown_with_how_they_ended_and_what_is_left_out_is_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_all_trials_are_shown_with_how_they_ended_and_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     title, (head, rows), note = page._list_trials(make_view(30))
     assert (title, note, len(rows)) == ("All 30 trials, the best first", "", 30)
     assert [row[0] for row in rows] == [*(str(i) for i in range(29, 1, -1)), "0", "1"]
