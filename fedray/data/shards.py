@@ -228,7 +228,7 @@ class Shards(Protocol):
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices in `test(world)` of the samples of the client's cluster, `[n]`.
+        """Returns which samples of `test(world)` belong to the client's cluster, as n indices, `[n]`.
 
         None means that every client is tested on all test samples.
         """

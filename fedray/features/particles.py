@@ -150,7 +150,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error if the gradient of the loss is used. It does not exist when own particles move."""
+    """Raises an error. It stands for the gradient of the loss where a client moves particles without samples."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 

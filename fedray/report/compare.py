@@ -412,7 +412,8 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total cost of a run, per replicate and fold, or None if the run has no summary.
 
-    The virtual time is averaged over replicates and folds, while the summary has the longest time.
+    The cost is taken from the summary. Only the virtual time is the mean of `rounds.parquet` over replicates and folds,
+    because the summary has the longest one.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):

@@ -390,9 +390,9 @@ def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:
-    """Returns the cells of a scenario's table. The scenario of a cell has no table itself.
+    """Returns the cells of a scenario's table. If the scenario has no table, the only cell is `base`.
 
-    If the scenario has no table, the only cell is `base`.
+    Each cell has a scenario of its own, without a table.
     """
     base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
     if not scenario.table:

@@ -871,7 +871,7 @@ class AsyncTraining:
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Yields the calls of the runtime that train the jobs of step t, and jobs of later steps.
+        """Yields calls to the runtime. Together they train the jobs of step t, and perhaps some of later steps.
 
         If clients keep private data between jobs, a call has only jobs of step t, and at most one job of each client.
         """

@@ -247,16 +247,16 @@ class Study:
         scenario: The scenario as a dictionary. It is read for settings that are no field of the study. It is empty if
             the study was not made from a scenario.
         dtype: Data type of the parameters.
-        lanes: The engines that may train. They are compiled kernels where possible ("auto"), only compiled kernels
-            ("compiled") or only torch ("torch").
+        lanes: The code that may train: compiled kernels where possible ("auto"), compiled kernels only ("compiled"), or
+            torch only ("torch").
         skip: Whether a job that fails is left out. Otherwise it ends the run.
         client_timeout: Wall seconds that a job may take. None means no limit.
         starts: Seeds of the initial models, `[worlds]`, if replicates differ only in their initial models (`vary:
             init`). None means `seeds`.
         rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means the learning rate in `Local`.
         asynchronous: The rule of asynchronous training. None means that training is synchronous.
-        parts: The bases of a stack, then its meta model. A row of the state holds the models of all parts for one
-            world. Only stacks have parts.
+        parts: The bases of a stack, then its meta model, which one row of the state holds together. Other methods have
+            no parts.
         callbacks: Name and function of each of the user's callbacks, which are called after each round.
     """
 
