@@ -597,11 +597,11 @@ def _note(one: Cost, other: Cost) -> str:
 
 
 class GpuWork(NamedTuple):
-    """A work that is measured on a GPU.
+    """One row of the benchmark that is measured on a GPU.
 
     Attributes:
-        what: The work in words.
-        make: A function that makes the work.
+        what: The row's text in the table.
+        make: A function that makes what is measured.
     """
 
     what: str

@@ -202,8 +202,8 @@ class Participants(NamedTuple):
 
     Attributes:
         client: Ids of the participants, `[P]`.
-        slot: Slot of each participant, `[P]`. A slot is a position among the participants. It may own a permutation of
-            the models.
+        slot: Slot of each participant, `[P]`. A slot is a position among the participants. The schedule may order
+            the models for each slot.
     """
 
     client: IntArray

@@ -40,9 +40,9 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss in the client's last round whose upload the server used, `[n]`. NaN means that there is
-            no such round.
-        last: Number of this round, `[n]`, from 1. It is 0 if there is no such round.
+        loss: Mean training loss of the client when the server last used its upload, `[n]`. NaN means that the server
+            has used none.
+        last: Number of the round in which the server last used an upload of the client, `[n]`, from 1. 0 means none.
         seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server has used no upload
             of the client, and does not know them. The field is None if the rule does not use seconds.
         round: Number of the round that begins, from 1.

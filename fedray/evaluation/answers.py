@@ -99,7 +99,7 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
     """Returns each client's weights over the K models that predict, `[n, K]`. Model i belongs to client i.
 
-    The client's own model has all the weight. If this model does not predict, the client has the common weights.
+    The client's own model has all the weight. If it is none of these K, the client has `Answer.weights`.
 
     Example:
         >>> from fedray.core.types import State

@@ -518,10 +518,10 @@ def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedC
 
 
 def _check_cell(cell: NamedCell, folder: Path) -> None:
-    """Checks that a cell was not trained with a different scenario, different data or different code.
+    """Checks that the run of a cell, if it has begun, has the same scenario, data and code as now.
 
-    Keys that change no result may differ. So a table that began in one process may continue on a cluster. A finished
-    cell is not run again, so its keys for saving and logging must not differ.
+    Keys that change no result may differ. So a table that began in one process may continue on a cluster. But a
+    finished cell must have the same keys for saving and logging, because it is not run again.
 
     Raises:
         BadInput: Something has changed.

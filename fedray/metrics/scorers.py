@@ -166,7 +166,7 @@ def _accepts_one_class(metric: SampleMetric) -> bool:
 
 @cache
 def _find_scorer(name: str, classes: int) -> Any:
-    """Returns the scorer of scikit-learn with a name.
+    """Returns a scorer of scikit-learn by its name.
 
     A scorer of probabilities gets the names of all C classes, even if the samples lack some classes.
     """
