@@ -828,14 +828,13 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
 
     each = [[name for name, values in run.rounds.items() if not np.isnan(values).all()] for run in runs]
     shared = [name for name in each[0] if name not in CONTEXT and any(name in names for names in each[1:])]
+    both = f"{runs[0].name} and another run have"
     if metrics is None:
         if shared and runs[0].metric not in shared:
-            both = f"{runs[0].name} and another run have"
             raise BadInput(f"{runs[0].metric} is no score that {both}: give metrics, of {', '.join(shared)}")
         return None
     wanted = [metrics] if isinstance(metrics, str) else list(metrics)
     if unknown := next((name for name in wanted if name not in shared), None):
-        both = f"{runs[0].name} and another run have"
         remedy = suggest_nearest(unknown, shared, f"choose of {', '.join(shared)}")
         raise BadInput(f"metrics: {quote_value(unknown)} is no score that {both}: {remedy}")
     return wanted
