@@ -77,8 +77,8 @@ def figure_confusion(run: ReadRun) -> Figure | None:
 def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, high: float = 1.0) -> None:
     """Draws a table of shares `[rows, columns]` as cells, and writes the shares of at least 0.5 % in the cells.
 
-    A table of many columns has no written shares. Rows and columns are labeled by the names in `classes`, or by numbers
-    if there are no names or too many. The darkest color stands for the share `high`.
+    A table of many columns has no written shares. Rows and columns are labeled by the names in `classes`. If there are
+    no names or too many names, the labels are numbers. The darkest color stands for the share `high`.
     """
     axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
     if shares.shape[1] <= MOST_WRITTEN_CLASSES:
@@ -129,7 +129,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """Draws for each pair of members the share of samples for which they predict different classes."""
+    """Draws a cell for each pair of members: the share of samples for which both predict different classes."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None
@@ -144,7 +144,7 @@ def figure_disagreement(run: ReadRun) -> Figure | None:
 def figure_pit(run: ReadRun) -> Figure | None:
     """Draws the histogram of the test targets' probability integral transform.
 
-    It is flat for calibrated predictions.
+    The histogram is flat for calibrated predictions.
     """
     shares = run.pictures.get("pit")
     if shares is None or not shares.sum():
@@ -311,7 +311,10 @@ def figure_weights(run: ReadRun) -> Figure | None:
 
 
 def figure_clients(run: ReadRun) -> Figure | None:
-    """Draws the accuracy or RMSE of each client, the best first. In a regression, adds the RMSE with common weights."""
+    """Draws the accuracy or RMSE of each client, the best first.
+
+    For a regression, also draws each client's RMSE if all clients average the models with the same weights.
+    """
     is_class = "client_accuracy" in run.pictures
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
@@ -342,7 +345,7 @@ def figure_clients(run: ReadRun) -> Figure | None:
 
 
 def draw_sorted_bars(axes: Axes, values: FloatArray, color: str) -> None:
-    """Draws a bar for each of the sorted values `[N]`. If there are many, the bars touch each other."""
+    """Draws a bar for each of the sorted values `[N]`. If there are many values, the bars touch each other."""
     width = 0.84 if len(values) <= 120 else 1.0
     look: dict[str, Any] = {"facecolor": color, "rasterized": len(values) > pictures.MOST_VECTOR_MARKS}
     pictures.draw_bars(axes, np.arange(len(values)) - width / 2, 0.0, width, values, **look)
@@ -480,7 +483,7 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
 
 
 def figure_conformal(run: ReadRun) -> Figure | None:
-    """Draws the sorted coverage of the clients, and below it the mean size of each client's sets.
+    """Draws the coverage of each client's conformal sets, sorted, and below it the mean size of these sets.
 
     Example:
         >>> pictures = {"conformal_clients": np.array([[0.95, 2.0], [0.8, 3.0]]), "conformal_alpha": np.array([0.1])}
@@ -519,7 +522,7 @@ MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high."""
+    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high or low."""
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None
@@ -602,7 +605,7 @@ def figure_folds(run: ReadRun) -> Figure | None:
 
 
 def figure_confusions(run: ReadRun) -> Figure | None:
-    """Draws the confusion matrices of the plain average and of the stack, side by side."""
+    """Draws two confusion matrices side by side: of the plain average of the sub models, and of the stack."""
     both = [run.pictures.get(name) for name in ("confusion_average", "confusion")]
     counts = [np.asarray(table, dtype=np.float64) for table in both if table is not None and table.sum()]
     if len(counts) < 2:
@@ -693,7 +696,7 @@ def figure_graph(run: ReadRun) -> Figure | None:
 
 
 def figure_visits(run: ReadRun) -> Figure | None:
-    """Draws the share of the steps at which each client trained. Also draws these shares for an endless walk."""
+    """Draws each client's share of the steps, and the share that the client would have in an endless walk."""
     found = count_visits(run)
     if found is None:
         return None
@@ -718,7 +721,7 @@ def figure_visits(run: ReadRun) -> Figure | None:
 def layout_graph(edges: IntArray, nodes: int) -> FloatArray:
     """Computes positions of the nodes, `[N, 2]`, with coordinates between -1 and 1.
 
-    The nodes are on a circle if the graph is a ring or has many edges. Otherwise springs along the edges place them.
+    The nodes are on a circle if the graph is a ring or has many edges. Otherwise they have a Kamada-Kawai layout.
     """
     import networkx as nx  # most runs have no graph
 

@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: The round, or the cost, at which both scores are taken.
-        read: Two texts, for the run and for the baseline: the share of `at` at which the score was measured, or `-`
-            without a score.
+        read: A text for the run, and a text for the baseline. A text says at which share of `at` the score was
+            measured. It is `-` if there is no score.
     """
 
     metric: str
@@ -103,8 +103,8 @@ def compare_with_first(
         over: The unit of `last`: rounds, or a cost. None means rounds, or virtual seconds if a run has no rounds.
 
     Example:
-        Each run has two seeds. The second run sends half as much per round. So its two rounds are compared with one
-        round of the first run.
+        Each run has two seeds. The second run sends half as much per round. Two rounds of the second run are therefore
+        compared with one round of the first run.
 
         >>> def run(name, scores, each):
         ...     worlds = {"replicate": np.repeat([0.0, 1.0], 3), "fold": np.zeros(6)}
@@ -151,7 +151,7 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     """Lists notes for readers of a comparison. They say if runs have different lengths, different seeds or few seeds.
 
-    `over` is the cost at which runs are compared. None means rounds, if the runs have rounds.
+    `over` is the cost at which runs are compared. None means rounds, or virtual time if a run has no rounds.
 
     Example:
         >>> import numpy as np
@@ -412,8 +412,8 @@ def make_cost_table(runs: list[ReadRun]) -> Table:
 def find_cost(run: ReadRun, key: str) -> float | None:
     """Returns a total cost of a run, per replicate and fold, or None if the run has no summary.
 
-    The cost is taken from the summary. Only the virtual time is the mean of `rounds.parquet` over replicates and folds,
-    because the summary has the longest one.
+    The cost is taken from the summary, except for the virtual time. The virtual time is the mean over replicates and
+    folds in `rounds.parquet`, because the summary has only the longest time.
     """
     total = run.summary.get("totals", {}).get(key)
     if not isinstance(total, int | float):

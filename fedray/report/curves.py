@@ -196,8 +196,8 @@ def _paint_cells(
 def figure_gantt(run: ReadRun) -> Figure | None:
     """Draws the jobs of the last round, one lane per client. Leaves out jobs that did not count.
 
-    The jobs of a client are drawn in sequence. If the client's tier trains models side by side, they are drawn side by
-    side.
+    The jobs of a client are drawn in sequence. If the client's tier trains models side by side, its jobs are drawn side
+    by side.
     """
     table = keep_counted(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
@@ -232,7 +232,7 @@ def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) 
 
     `jobs` has a row for each job. Its columns are `client`, `model`, `start`, `sim_seconds`, `tall` (height of the bar)
     and `low` (space above the bar). `tall` and `low` are fractions of the lane's height. The lanes are in the order of
-    `clients`. If there are many clients, evenly spaced ones are shown.
+    `clients`. If there are many clients, only evenly spaced clients are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.
@@ -416,9 +416,9 @@ def read_curve_over(run: ReadRun, what: str, metric: str | None = None) -> tuple
 def draw_mean_line(
     axes: Axes, x: FloatArray, curve: Curve, *, color: str, width: float, label: str | None = None
 ) -> None:
-    """Draws the mean over replicates and folds. If there are several, adds a band of one standard deviation.
+    """Draws a line of the mean over replicates and folds, and a band of one standard deviation.
 
-    The width of the line is in points.
+    A single replicate and fold has no band. The width of the line is in points.
     """
     mark = "o" if len(x) == 1 else None
     axes.plot(x, curve.mean, color=color, linewidth=width, label=label, marker=mark, markersize=4)
@@ -453,10 +453,10 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 
 
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
-    """Cuts the value axis below the part in which lines differ. The label of the axis tells where the axis begins.
+    """Cuts off the part of the value axis that lines reach only in early rounds. The axis label says where the cut is.
 
-    The second half of every line stays visible. Below the worst final value, the axis shows at least twice the distance
-    between the worst and the best final value.
+    The second half of every line stays visible. On the worse side of the worst final value, the axis shows at least
+    twice the distance between the worst and the best final value.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])
@@ -474,7 +474,9 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Returns the value at which the axis of rising curves may begin, or None if it would cut off almost nothing.
+    """Returns the value at which the axis of rising curves may begin, or None if it need not be cut.
+
+    The axis is not cut if a curve has few points, or if the cut would remove almost nothing.
 
     Example:
         >>> rounds = np.arange(10.0)

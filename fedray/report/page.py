@@ -343,7 +343,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
         run_dirs: The run directories. The report of an interrupted run shows the recorded rounds.
         out: The HTML file to write. Its directory is made if needed.
         title: The title of a comparison. If it is empty, the title tells the number of runs.
-        tables: Tables to show before the tables of a comparison. Each is (heading, (header, rows), note).
+        tables: Tables to show before the tables of a comparison. Each table is (heading, (header, rows), note).
 
     Raises:
         BadInput: No directory was given, a directory is not a run directory, or `out` cannot be written. An earlier
@@ -422,7 +422,7 @@ def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], n
 
 
 def _list_scores(run: ReadRun) -> list[list[str]]:
-    """Lists the rows of the table of scores. Each has a name, the mean with its deviation, and the number of values.
+    """Lists the rows of the table of scores. A row has a name, the mean with its deviation, and the number of values.
 
     If the run was interrupted, the table has the scores of the last evaluated round.
     """
@@ -460,7 +460,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns by name the functions that `draw_plot` calls. They draw pictures of the report, and scores of the run."""
+    """Returns the functions that `draw_plot` calls, by name. A function draws a picture of the report, or a score."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]

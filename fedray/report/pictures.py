@@ -112,7 +112,7 @@ def to_svg(figure: Figure, prefix: str) -> str:
 
 
 def use_figure_style() -> Any:
-    """Applies the settings under which all figures are made and written."""
+    """Returns a context manager with the settings under which all figures are made and written."""
     return matplotlib.rc_context(FIGURE_SETTINGS)
 
 
@@ -249,7 +249,7 @@ Trace = dict[str, Any]
 
 
 def read_panels(figure: Figure) -> list[Panel]:
-    """Collects the numbers of each panel, and sets the ids by which the script finds the drawn elements.
+    """Collects the numbers of each panel, and sets the ids by which the page's script finds the drawn elements.
 
     Returns:
         A dict for each panel. `title` is the title, and `x` and `y` describe the axes (label, percent, names of
@@ -424,9 +424,9 @@ def _read_axis(axis: Any) -> dict[str, Any]:
 
 
 def _find_scales(axes: Axes, traces: list[Trace]) -> str:
-    """Returns the axes that the script may make logarithmic.
+    """Returns the axes that the page's script may make logarithmic: "", "x", "y" or "xy".
 
-    They are axes of lines and dots, with numbers at the ticks.
+    Only lines and dots, with numbers at the ticks, may have logarithmic axes.
     """
     drawn = {id(artist) for artist in (*axes.lines, *axes.collections)}
     others = len(axes.texts) + len(axes.patches) + len(axes.images) + sum("whiskers" in t for t in traces)
@@ -530,8 +530,8 @@ class Section(NamedTuple):
 def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     """Turns a figure into a picture for the page.
 
-    The figure was made by `make_canvas`. `note` is the sentence below it. The ids of the SVG begin with the unique key
-    of the picture.
+    `figure` must come from `make_canvas`. `note` is the sentence below the picture. The ids in the SVG begin with the
+    unique `key` of the picture.
     """
     numbers: dict[str, Any] = {"panels": read_panels(figure)}
     place = "wide" if float(figure.get_figwidth()) > NARROW else "half"

@@ -270,7 +270,10 @@ Worlds = dict[tuple[int, int], BudgetScore]  # (seed, fold) -> score
 
 
 def read_axis(run: ReadRun, over: str) -> FloatArray | None:
-    """Returns the round, or a cost since the start, of each row of `rounds.parquet`. None means that it is missing."""
+    """Returns the round of each row of `rounds.parquet`, or a cost since the start.
+
+    Returns None if the table has no such column.
+    """
     if over == BYTES:
         up, down = run.rounds.get(UPLINK), run.rounds.get("down_bytes")
         return None if up is None or down is None else up + down
@@ -286,9 +289,9 @@ def read_seed(run: ReadRun) -> int:
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns a score for each replicate and fold that has it, by (seed, fold).
 
-    `last` is the round, or the cost, at which the score is taken. Infinity means the end of the run. A round also means
-    the end, if the method's rounds cannot be compared with those of others. `over` is the unit of `last`: rounds or a
-    cost.
+    `last` is the round, or the cost, at which the score is taken. `over` is the unit of `last`: rounds or a cost. The
+    score is taken at the end of the run if `last` is infinity. It is also taken there if `last` is a round, and the
+    rounds of the method cannot be compared with the rounds of other methods.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}
@@ -336,8 +339,9 @@ def find_end(run: ReadRun, over: str) -> float:
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
     """Returns the end at which runs are compared: the last round of the shortest run, or the cost of the cheapest run.
 
-    Without evaluations it is infinity. If rounds are compared, methods with phases are left out. Untrained runs are
-    left out, too, if other runs were trained. The cost of a run is the cost of its cheapest replicate and fold.
+    The end is infinity if no run has evaluations. If rounds are compared, runs whose methods have phases are left out.
+    Untrained runs are left out, too, if other runs were trained. The cost of a run is the cost of its cheapest
+    replicate and fold.
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):
@@ -349,7 +353,7 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
     """Returns the score by which runs are compared first.
 
     If clients of some run predict with their own models or weights, and all runs have a score of personal predictions,
-    it is this score. Otherwise it is the accuracy or RMSE of the common ensemble.
+    the result is this score. Otherwise the result is the accuracy or RMSE of the common ensemble.
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
@@ -359,7 +363,7 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
 def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
     """Lists the runs whose clients predict with their own models or weights.
 
-    If a run with a user's own method recorded personal scores that the scenario did not request, it is listed, too.
+    A run with a user's own method is listed, too, if it recorded personal scores that its scenario did not request.
     """
     return [run for run in runs if shipped.answers_clients_apart(run.scenario) or _has_own_answers(run)]
 
@@ -395,8 +399,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -> str:
     """Returns the name of a score in a comparison.
 
-    The headline score of the common ensemble gets the ending `of the common answer`, if clients of some run predict
-    with their own models or weights.
+    If clients of some run predict with their own models or weights, the name of the common ensemble's headline score
+    ends with `of the common answer`.
     """
     common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
     return name_score(metric, unit=unit) + common
@@ -408,7 +412,10 @@ def has_score(run: ReadRun, metric: str) -> bool:
 
 
 def tell_reading(run: ReadRun, last: float, over: str) -> str:
-    """Says where a run's score is taken, if it is not exactly at `last`. The arguments are as in `read_worlds`."""
+    """Says in a sentence at which share of `last` a run's score is taken, or why the run has no score there.
+
+    The text is empty if the score is taken exactly at the round `last`. The arguments are as in `read_worlds`.
+    """
     worlds = list(read_worlds(run, run.metric, last, over).values())
     begins, end = shipped.find_last_phase_start(run.scenario), f"round {find_end(run, ROUNDS):.0f}"
     planned = int(run.scenario.get("rounds") or 0) + shipped.count_last_phase_rounds(run.scenario)
@@ -427,9 +434,9 @@ def tell_reading(run: ReadRun, last: float, over: str) -> str:
 
 
 def tell_share(worlds: Sequence[BudgetScore]) -> str:
-    """Returns as text the used share of a budget at the time of a score.
+    """Returns a text with the share of a budget that was used when scores were measured.
 
-    For a score between two evaluations, the text has the shares at both.
+    For a score between two evaluations, the text has the shares at both evaluations.
 
     Example:
         >>> tell_share([BudgetScore(0.9, 0.96, 0.96), BudgetScore(0.8, 1.0, 1.0)])

@@ -83,7 +83,7 @@ def prepare_process() -> None:
     """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
 
     MKL reads its variables at the first matrix product of the process. malloc reads its variables before Python starts.
-    So in this process a function of glibc sets the two options of malloc.
+    In this process a function of glibc therefore sets the two options of malloc.
 
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
@@ -101,7 +101,7 @@ def prepare_process() -> None:
 def enter_folder(folder: str) -> None:
     """Makes `folder` the working directory if it exists.
 
-    So relative paths mean the same as in the process of the user's command.
+    Relative paths then name the same files as in the process of the user's command.
     """
     if folder and Path(folder).is_dir():
         os.chdir(folder)
@@ -155,7 +155,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
             of their inputs to 10 bits.
 
     Raises:
-        BadInput: torch sees no GPU, or TF32 is requested and the GPU is too old for it.
+        BadInput: The process reserves a GPU, but torch sees no GPU. Or `tf32` is True, and the GPU is too old for TF32.
     """
     import torch
 
@@ -171,9 +171,9 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 
 
 def limit_gpu_memory(gpus: float) -> None:
-    """Limits a process to its share of a GPU's memory.
+    """Limits this process to the fraction `gpus` of a GPU's memory, if `gpus` is below 1.
 
-    In each process, the CUDA driver takes some hundred MB that this limit does not count.
+    The limit does not count some hundred MB that the CUDA driver takes in each process.
     """
     import torch
 
@@ -197,8 +197,8 @@ def pretend_gpus(tiers: "Iterable[Tier | TierKeys]", device: str) -> int | None:
 def _fix_cuda_arithmetic(tf32: bool) -> None:
     """Makes CUDA add in a fixed order, and compute in full float32 unless `tf32` is True.
 
-    By default, torch's convolutions round their inputs to 10 bits (TF32), and may add gradients in any order. Then two
-    equal runs end in different bits. If an operation of a user's module has no deterministic version, torch warns.
+    By default, torch's convolutions round their inputs to 10 bits (TF32), and may add gradients in any order. Two equal
+    runs could then end in different bits. If an operation of a user's module has no deterministic version, torch warns.
     """
     import torch
 
@@ -231,7 +231,7 @@ def find_address(runtime: str, address: str | None) -> str | None:
     `--address`, or None if it is not set.
 
     Raises:
-        BadInput: `--address` is set for a scenario that does not run on Ray, or it is of a kind that fedray cannot use.
+        BadInput: `--address` is set for a scenario that does not run on Ray, or the address has a wrong form.
 
     Example:
         >>> find_address("ray", "10.0.0.1:6379")
@@ -279,7 +279,7 @@ def name_address(address: str) -> str:
 def answers(address: str, seconds: float = 2.0) -> bool:
     """Returns whether a process listens at the address `host:port`.
 
-    It waits at most `seconds` for a connection.
+    The function waits at most `seconds` for a connection.
     """
     host, _, port = address.rpartition(":")
     try:

@@ -52,7 +52,7 @@ class TrainedBlock(NamedTuple):
 
     Attributes:
         jobs: Indexes of the jobs in the plan, `[W]`.
-        stats: The sums over the jobs' uploads that the server's step needs.
+        stats: Sums over the jobs' uploads, for the server's step.
         loss: For each job, the sum of the losses of its steps, `[W]`.
     """
 
@@ -72,10 +72,10 @@ class BlockFailed(Exception):
 def try_jobs(
     train: TrainJobs, name: Callable[[int], str], skip: bool, index: IntArray, *, atom: int = 1
 ) -> tuple[list[TrainedBlock], Tracebacks]:
-    """Trains some jobs together, and leaves out those that fail.
+    """Trains some jobs together, and leaves out the jobs that fail.
 
     Args:
-        train: A function that takes indexes of jobs and trains these as one block.
+        train: A function that takes indexes of jobs and trains these jobs as one block.
         name: A function that takes the index of a job and describes the job for the error message.
         skip: Whether jobs that fail are left out. Otherwise the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
@@ -85,8 +85,8 @@ def try_jobs(
         The blocks that were trained, and the tracebacks of the jobs that failed.
 
     Raises:
-        FedrayError: A job failed, and `skip` is False. The message names the job. Or a function of the server or of the
-            compression failed.
+        FedrayError: A job failed, and `skip` is False. The message names the job. The error is also raised if a
+            function of the server or of the compression failed.
 
     Example:
         >>> def train(jobs):
@@ -121,22 +121,22 @@ def try_jobs(
 def score_clients(
     score: Callable[[IntArray], Tensor], client: IntArray, rows: int, skip: bool, limit: float | None
 ) -> Tensor:
-    """Scores some clients.
+    """Computes the scores of some clients.
 
-    If `skip` is True, a client whose score fails or takes too long gets NaN.
+    If `skip` is True, a client gets NaN if the computation of its scores fails or takes too long.
 
     Args:
         score: A function that takes ids of clients `[c]` and returns their scores `[rows, c]`.
         client: Ids of the clients, `[c]`.
         rows: Number of scores of each client.
-        skip: Whether failures are skipped. Otherwise they are raised.
+        skip: Whether a failed client gets NaN. If False, the first failure raises an error.
         limit: Wall seconds that one call of `score` may take. None means no limit.
 
     Returns:
         The scores, `[rows, c]`.
 
     Raises:
-        FedrayError: A score failed, and `skip` is False. The message names the client.
+        FedrayError: A client failed, and `skip` is False. The message names the client.
     """
     try:
         with limit_seconds(limit):
@@ -155,7 +155,7 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     """Returns the raw outputs of M models for a prediction, `[M, n, C]`.
 
     Args:
-        engine: The engine that computes.
+        engine: The engine that computes the outputs.
         net: The network.
         rows: The models, `[M, d]`.
         counters: The integer buffers of the models, `[M, c]`.
@@ -208,7 +208,7 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
 def _explain(error: Exception) -> str:
     """Describes an error in one line.
 
-    For an error that is not fedray's own, the line names its type.
+    The line names the type of the error, except for a `FedrayError`.
     """
     return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
@@ -217,7 +217,8 @@ def _explain(error: Exception) -> str:
 def limit_seconds(seconds: float | None) -> Iterator[None]:
     """Raises TimeoutError in the `with` block after a number of seconds of wall time.
 
-    It uses a timer signal. So it works only in the main thread, and cannot interrupt a long call into C code.
+    A timer signal raises the error. The limit therefore works only in the main thread, and cannot interrupt a long call
+    into C code.
     """
     if seconds is None:
         yield
@@ -256,7 +257,7 @@ def check_limit(seconds: float | None) -> None:
 def rows_of_state(plan: Plan, flight: Flight | None, models: int) -> IntArray:
     """Returns the row of the broadcast state from which each job starts, `[J]`.
 
-    `flight` has the rows in asynchronous training. It is None if training is synchronous.
+    In asynchronous training, `flight` holds these rows. In synchronous training, `flight` is None.
     """
     return plan.world * models + plan.model if flight is None else flight.row
 
@@ -285,8 +286,9 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    Multiplies the uploads in place by their weights. The uploads of a model in one server step are a group. Each upload
-    gets the index of its group in place of its world, so that the server adds up each group separately.
+    The function multiplies the uploads by their weights, and overwrites them. The uploads of one model in one server
+    step are a group. In the result, the world of an upload is the index of its group. The server then adds up each
+    group separately.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])
@@ -345,9 +347,7 @@ class TierEngine(NamedTuple):
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
     """Returns the engine of each tier that trains a slice of the network.
 
-    A tier that trains the whole network has None.
-
-    The result is empty if all tiers train the whole network.
+    The tuple has None for a tier that trains the whole network. It is empty if all tiers do so.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -374,12 +374,12 @@ def split_by_tier(
 ) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
-    The jobs of a block are trained together. If tiers train slices of the network, these jobs are of clients of one
-    tier.
+    The jobs of a block are trained together. If tiers train slices of the network, all clients of a block belong to the
+    same tier.
 
     Args:
         study: The objects of the run.
-        phase: The training that the jobs belong to.
+        phase: The phase of the round.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.
         tiers: The engine of each tier. The sequence is empty if all tiers train the whole network.
@@ -407,7 +407,7 @@ class ModelRows(NamedTuple):
     Attributes:
         models: The models, `[M, d]`.
         counters: The integer buffers of the models, `[M, c]`.
-        extra: Further arrays of the state that clients receive, by name.
+        extra: Further arrays that clients receive, by name.
     """
 
     models: Any
@@ -419,11 +419,11 @@ class TrainRequest(NamedTuple):
     """The message that makes a client actor train jobs, send the sums of its uploads, or both.
 
     Attributes:
-        exchange: Number of the exchange.
+        exchange: Number of the exchange. An exchange is all messages of a round.
         t: The round, from 0.
-        jobs: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange whose sums the actor should still hold. An actor without these
-            sums has been restarted.
+        jobs: The jobs to train (a chunk). None means that the actor must only send its sums.
+        kept: Number of earlier chunks of this exchange that the actor's sums should contain. If the actor does not have
+            these sums, Ray has restarted it.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -438,7 +438,8 @@ class TrainReply(NamedTuple):
     """The message with which a client actor replies to a request.
 
     Attributes:
-        stats: Sums of the actor's uploads, in the compact form of `thin`. None means that the actor keeps the sums.
+        stats: Sums of the actor's uploads, in the compact form of `core.sums.thin`. None means that the actor keeps the
+            sums.
         rows: Loss and error of each job. None means that the request had no jobs.
     """
 
@@ -449,7 +450,7 @@ class TrainReply(NamedTuple):
 def pack_state(state: State) -> ModelRows:
     """Packs a state into a message without copying.
 
-    Of its extra tensors, only those whose names begin with `broadcast/` are sent.
+    An extra tensor of the state is sent only if its name begins with `broadcast/`.
     """
     extra = {name: value.numpy() for name, value in state.extra.items() if name.startswith(SENT)}
     return ModelRows(state.models.numpy(), state.counters.numpy(), extra)
@@ -466,6 +467,8 @@ def unpack_state(packed: ModelRows) -> State:
 
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
     """Joins the losses and errors of all actors' jobs, in the order of the plan.
+
+    Each array in `parts` has the indexes in the plan of the jobs in the matching item of `rows`.
 
     Example:
         >>> rows = [JobRows(np.array([0.1, 0.2])), JobRows(np.array([0.3]), {0: "ValueError: bad row"})]
@@ -506,8 +509,8 @@ class Chunk(NamedTuple):
 class Queue(NamedTuple):
     """Chunks of jobs, and the actors that may take them.
 
-    The actors of a queue have equal resources. If the jobs need what their clients keep between rounds, the queue has
-    only the actor that holds these data.
+    The actors of a queue have equal resources. If the jobs need data that their clients keep between rounds, the queue
+    has only the actor that holds these data.
 
     Attributes:
         actors: Indexes of the actors.
@@ -529,17 +532,17 @@ def cut_chunks(
 ) -> list[Queue]:
     """Cuts the jobs of a round into chunks, which actors take.
 
-    However they are cut, the trained models have the same bits.
+    The cut does not change the bits of the trained models.
 
     Args:
-        clients: The tiers.
+        clients: The tiers of clients.
         specs: The actors of the run.
         jobs: The jobs, `[J]`. The cost of a job is its number of optimizer steps.
         models: Number of models of a world, K.
-        at_home: Whether each job runs on the actor that holds what its client keeps between rounds. Then each actor has
-            one chunk.
+        at_home: Whether each job must run on the actor that holds its client's data of earlier rounds. If True, each
+            actor has one chunk.
         laps: Number of chunks per actor. The first chunk of an actor has half of the actor's share of the work, the
-            next a quarter, and so on. With small chunks at the end all actors finish at about the same time.
+            second has a quarter, and so on. The last chunks are small, so all actors finish at about the same time.
 
     Returns:
         The queues. An actor belongs to at most one queue.
@@ -599,7 +602,7 @@ class Task(NamedTuple):
 
     Attributes:
         chunk: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange whose sums the actor should still hold.
+        kept: Number of earlier chunks of this exchange that the actor's sums should contain.
         sends: Whether the actor must send its sums with the reply.
     """
 
@@ -618,7 +621,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     Args:
         queues: The chunks, and the actors that may take them.
         post: A function that sends a task to an actor that has no task.
-        wait: A function that waits until some actor replies to its task.
+        wait: A function that waits for the next reply, and returns the actor and its reply. The reply is None if the
+            actor has lost its sums.
 
     Returns:
         The sums of all uploads, and the losses and errors of all jobs in the order of the plan.
@@ -683,8 +687,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 def choose_laps(seconds: float, actors: int) -> int:
     """Returns how many chunks of jobs each actor gets in the next round.
 
-    If rounds are short, it is 1, because every chunk costs a call. `seconds` is the wall time of the last round. It is
-    infinite before the first round.
+    The number is 1 if rounds are short, because every chunk costs a call of an actor. `seconds` is the wall time of the
+    last round. It is infinite before the first round.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

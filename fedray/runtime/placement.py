@@ -83,9 +83,9 @@ def seat(
 ) -> IntArray | None:
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
-    Each actor goes to the node that has room for the most actors of its kind. A node comes last if it has resources
-    that only other kinds need. If the required actors (`least`) do not fit in this way, each of them goes to the first
-    node with room for it.
+    Each actor goes to a node with room for it. Nodes that have resources for which only other kinds have a need come
+    last. Among equal nodes, the node with room for the most actors of the kind comes first. If the required actors
+    (`least`) do not fit in this way, each of them goes to the first node with room for it.
 
     The nodes of the required actors do not depend on `most`. For several kinds, this function may find no solution
     although one exists.
@@ -138,7 +138,9 @@ def seat(
 
 
 def list_actors(kinds: Sequence[ActorSpec], seats: IntArray, nodes: Sequence[Node]) -> list[ActorSpec]:
-    """Lists the actors with the nodes that `seat` has chosen, in the order of their kinds.
+    """Lists the actors with the nodes that `seat` has chosen, kind by kind.
+
+    `seats` is the result of `seat`: the number of actors of each kind on each node, `[kinds, nodes]`.
 
     Example:
         >>> nodes, seats = [Node("a", {}), Node("b", {})], np.array([[1, 2]])
@@ -209,13 +211,14 @@ def add_up(nodes: Sequence[Node]) -> dict[str, float]:
 def explain_capacity(least: Sequence[ActorSpec], counts: Sequence[int], nodes: Sequence[Node]) -> BadInput:
     """Returns the error for actors that do not fit into a cluster.
 
-    The message names the resources of which the cluster has too little. If the total is enough, it says that the nodes
-    do not hold all actors. An actor needs all its resources on one node.
+    The message names the resources of which the cluster has too little. If the cluster has enough in total, the message
+    says that the nodes do not hold all actors. An actor needs all its resources on one node.
 
     Args:
-        least: One actor of each tier that has clients. It needs the smallest possible share of a CPU.
+        least: One actor of each tier that has clients. If the tier does not set `num_cpus`, the actor needs only the
+            smallest possible share of a CPU.
         counts: Number of actors that each of these tiers needs.
-        nodes: The nodes.
+        nodes: The nodes of the cluster.
     """
     asked, have = Counter[str](), add_up(nodes)
     for kind, count in zip(least, counts, strict=True):
@@ -234,7 +237,7 @@ def explain_capacity(least: Sequence[ActorSpec], counts: Sequence[int], nodes: S
 
 
 def describe_wait(least: Sequence[ActorSpec], cluster: Cluster) -> str:
-    """Describes what a run waits for if the actors in `least` do not fit into the free part of a cluster.
+    """Describes in one line the resources for which a run waits until the actors in `least` fit into a cluster.
 
     Example:
         >>> busy = Cluster(whole=[Node("a", {"CPU": 4.0})], free=[Node("a", {"CPU": 0.0})])
@@ -294,7 +297,12 @@ def plan_actors(clients: Clients, nodes: Sequence[Node], per_actor: int | str, a
 def _plan(
     clients: Clients, nodes: Sequence[Node], per_actor: int | str, actors: int | str
 ) -> tuple[list[ActorSpec], IntArray]:
-    """Returns an actor of each tier that has clients, and the number of such actors on each node, `[kinds, nodes]`."""
+    """Plans the actors of a run.
+
+    Returns:
+        One actor of each tier that has clients (a kind), and an array `[kinds, nodes]` with the number of actors of
+        each kind on each node.
+    """
     kinds, counts = list_kinds(clients, per_actor, actors)
     if any(MEMORY in node.has for node in nodes):
         kinds = [kind._replace(memory=ACTOR_GB) for kind in kinds]
@@ -324,7 +332,7 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
     """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
 
     An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one per
-    client. The number is 1 if `per_actor` and `actors` are both `auto`.
+    client. If `per_actor` and `actors` are both `auto`, each tier has one actor.
     """
     tiers = [(c, tier) for c, tier in enumerate(clients.tiers) if tier.number]
     kinds = [
@@ -341,8 +349,8 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
     """Returns the actors that may train the jobs of each tier.
 
-    Tiers whose actors reserve the same resources share their actors. So no actor is idle if one of these tiers has most
-    of the work.
+    Tiers whose actors reserve the same resources share their actors. No actor is then idle if one of these tiers has
+    most of the work.
 
     Returns:
         The indexes of the actors of each tier, in ascending order. A tier without clients has actors only if a tier
@@ -382,7 +390,8 @@ class Choice(NamedTuple):
     """The actors that a run can reserve on a cluster now, and the reason why the run waits.
 
     Attributes:
-        specs: The actors for which resources are reserved. The list is empty while the run waits for other jobs to end.
+        specs: The actors for which Ray must reserve resources. The list is empty while the run waits for other jobs to
+            end.
         why: Description of what the run waits for.
         coming: Whether the run waits for new nodes. Then `specs` has all required actors.
     """

@@ -44,9 +44,9 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Returns for each world (a seed and a fold) the ids of the clients that a question asks.
+    """Returns, for each world (a seed and a fold), the ids of the clients whose data a question needs.
 
-    If the question names no clients, it asks the first `EVALUATED_CLIENTS` clients of the run.
+    If the question names no clients, these are the first `EVALUATED_CLIENTS` clients of the run.
     """
     if question.clients is not None:
         return question.clients
@@ -55,9 +55,9 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
-    """Lists the pieces into which a question is cut. They are ranges of samples or clients.
+    """Lists the pieces into which a question is cut. A piece is a range of samples or of clients.
 
-    If `Question.at_home` is set, a piece is one client.
+    If `Question.at_home` is set, each piece is one client.
     """
     if question.split is None:
         numbers = [len(some) for some in list_clients(study, question)]
@@ -82,7 +82,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.PieceKey]) -> Pieces:
     """Computes the answers to a question about models for some pieces (ranges of samples or clients).
 
-    If `Question.at_home` is set, this process must hold what the clients keep between rounds.
+    If `Question.at_home` is set, this process must hold the vectors that these clients keep between rounds.
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
@@ -267,7 +267,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
 
 def note_errors(watch: Watch, noted: list[Exception]) -> Watch:
-    """Returns a function that calls `watch`, adds its exceptions to `noted`, and raises them again."""
+    """Returns a function that calls `watch`. The function adds exceptions of `watch` to `noted`, and re-raises them."""
 
     def show(snapshot: Snapshot) -> None:
         try:

@@ -54,7 +54,7 @@ class FittedVotes:
 
         Args:
             i: Index of the base.
-            world: The world (a seed and a fold), 0 to R - 1.
+            world: The world (a seed and a fold of the data), from 0.
             folds: Folds of the stack. The vote for a fold counts only classifiers that were fitted without this fold.
             x: Raw inputs of the world, `[n, ...]`.
 
@@ -83,10 +83,11 @@ class FittedVotes:
         return np.where(voters > 0, counts / np.maximum(voters, 1), 1 / part.study.classes)
 
     def _classifier(self, i: int, world: int, client: int, fold: int) -> ClassifyRows:
-        """Returns the classifier that a client fits for base i. `world` is a world of the base, without one fold.
+        """Returns the classifier that a client fits for base i.
 
-        If each fold leaves out one whole client, `fold` is 0, because the other clients have the same samples in every
-        fold.
+        A world of a base (`world`) is a world of the stack together with the fold that is left out. `fold` is the fold
+        that is left out of the client's own samples. It is 0 if each fold leaves out one whole client, because the
+        other clients have the same samples in every fold.
         """
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
@@ -103,7 +104,7 @@ class FittedVotes:
 def fit_classifier(voter: Voter, x: Any, y: IntArray, seed: int) -> ClassifyRows:
     """Fits the classifier of one client.
 
-    If all samples have the same class, it always predicts this class.
+    If all samples have the same class, the classifier always predicts this class.
 
     Args:
         voter: The name and the options of the classifier.
@@ -226,7 +227,7 @@ class StackWorkers:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs of the stack, followed by those of its P sub models, `[1 + P, n, C]`.
+            Raw outputs of the stack, followed by the raw outputs of its P sub models, `[1 + P, n, C]`.
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
@@ -252,14 +253,17 @@ class StackWorkers:
         return classification.probabilities(raw) if self.study.classes else raw.astype(np.float64)
 
     def _mean_predictions(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Turns raw outputs of the sub models of each base, `[F * K, n, C]`, into mean predictions, `[n, C]`."""
+        """Turns the raw outputs of each base into mean predictions, `[n, C]`.
+
+        A base with K sub models for each of F folds has raw outputs `[F * K, n, C]`.
+        """
         return [np.asarray(self._predict(each).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
-        """Returns the features of n samples, which are the inputs of the meta model, `[n, F]` float32.
+        """Returns the features of n samples, which are the inputs of the meta model, `[n, f]` float32.
 
         Args:
-            outputs: Raw outputs of the sub models of each base, `[F * K, n, C]`.
+            outputs: Raw outputs of each base, `[F * K, n, C]`, with K sub models for each of F folds.
         """
         if self.bases[0].features == stacking.SIDE_BY_SIDE:
             each = [self._predict(one).transpose(1, 0, 2) for one in outputs]
@@ -267,20 +271,20 @@ class StackWorkers:
         return torch.from_numpy(np.concatenate(self._mean_predictions(outputs), axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
-        """Returns what clients keep between rounds for all parts of the stack.
+        """Returns the vectors that clients keep between rounds, for all parts of the stack.
 
         The names of part i's vectors begin with `i/`.
         """
         return {f"{i}/{name}": rows for i, part in self._worker.items() for name, rows in part.private.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Replaces what clients keep between rounds, for all parts of the stack."""
+        """Replaces the vectors that clients keep between rounds, for all parts of the stack."""
         for i, worker in self._worker.items():
             own = f"{i}/"
             worker.private.restore({name.removeprefix(own): v for name, v in state.items() if name.startswith(own)})
 
     def features(self, world: int, client: int) -> Tensor:
-        """Returns the inputs (features) on which a client trains the meta model, `[n, F]` float32."""
+        """Returns the inputs (features) on which a client trains the meta model, `[n, f]` float32."""
         if (world, client) not in self._features:
             self._features[world, client] = self._compute_features(world, client)
         return self._features[world, client]
@@ -308,9 +312,9 @@ class StackWorkers:
         return torch.from_numpy(out.reshape(len(x), -1))
 
     def _base_outputs(self, whole: State, i: int, world: int, x: Tensor, fold: int | None = None) -> Tensor:
-        """Returns the raw outputs of base i's sub models in a world, `[F * K, n, C]`.
+        """Returns the raw outputs of base i in a world, `[F * K, n, C]`, with K sub models for each of F folds.
 
-        If `fold` is given, only the K sub models of this fold compute outputs.
+        If `fold` is given, only the K sub models of this fold compute outputs, `[K, n, C]`.
         """
         part = self.bases[i]
         if part.voter is not None:
@@ -337,7 +341,7 @@ class StackWorkers:
 
 
 def _with_features(part: Part, compute: Callable[[int, int], Tensor]) -> Study:
-    """Returns the study of a part. The samples of the meta model are the features that `compute` makes."""
+    """Returns the study of a part. If the part is the meta model, its samples are the features from `compute`."""
     shards = part.study.shards
     if not isinstance(shards, FeatureShards):
         return part.study

@@ -42,7 +42,7 @@ SHARE = 0.25  # largest share that samples take of the GPU memory that this proc
 
 
 class RowsOnDevice:
-    """Keeps copies of samples on a device. A copy exists as long as its original does in main memory.
+    """Keeps copies of samples on a device. A copy is deleted when its original in main memory is deleted.
 
     Example:
         >>> rows, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
@@ -74,7 +74,7 @@ class RowsOnDevice:
 
 
 def count_free_bytes(device: torch.device) -> int:
-    """Returns how many free bytes of a GPU this process may use. `limit_gpu_memory` sets a limit."""
+    """Returns how many free bytes of a GPU this process may use, within the limit that `limit_gpu_memory` sets."""
     free, total = torch.cuda.mem_get_info(device)
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # old releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # an index of None means the current device
@@ -166,11 +166,12 @@ class Worker:
             `clients`, `seeds`, `init_seeds` and `local` are attributes of the worker, too.
         device: Device on which tensors are computed.
         engine: The engine that trains blocks of jobs.
-        tiers: The engine of each tier. The tuple is empty if all tiers train the whole network.
+        tiers: The engine of each tier that trains a slice of the network, and None for each other tier. The tuple is
+            empty if all tiers train the whole network.
         threads: Number of blocks that are trained at the same time, at least 1.
         parts: The workers of a stack's parts. None means that the study is no stack.
         rows_on_device: The copies of the clients' data on the device.
-        kept: A cache between rounds for clients that do not train by gradient descent (`Phase.work`).
+        kept: A cache for later rounds, if clients do not train by gradient descent (`Phase.work`).
         private: Private vectors, which the clients of this process keep between rounds.
         store: The object with all private vectors: `parts` for a stack, and `private` otherwise.
     """
@@ -200,8 +201,8 @@ class Worker:
         """Trains the jobs of a round.
 
         Returns:
-            The sums of the uploads' statistics, and the losses `[J]` and tracebacks of the jobs, in the order of the
-            plan.
+            Sums over the jobs' uploads, for the server's step. Also the jobs' losses, `[J]`, in the order of the plan,
+            and the tracebacks of the jobs that failed.
         """
         exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
@@ -357,7 +358,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        If several of `Phase.pieces` give clients their own models, the last one counts.
+        If several objects in `Phase.pieces` give clients their own models, the last of these objects counts.
         """
         phase = self.study.method.phase
         k = phase.models
@@ -366,7 +367,7 @@ class Worker:
         return [piece for piece in phase.pieces if piece.answers][-1].own_models(self, plan, received, int(tier[0]))
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
-        """Computes raw outputs of some models.
+        """Computes the raw outputs of some models, or of a stack.
 
         Args:
             rows: The models, `[M, d]`.
@@ -375,8 +376,8 @@ class Worker:
             x: Raw inputs, `[n, ...]`.
 
         Returns:
-            Raw outputs, `[M, n, C]`. For a stack (M = 1): outputs of the stack, then of its P sub models, `[1 + P, n,
-            C]`.
+            Raw outputs, `[M, n, C]`. For a stack (M = 1), the shape is `[1 + P, n, C]`: first the outputs of the stack,
+            then the outputs of its P sub models.
         """
         if self.parts is not None:
             return self.parts.forward(rows, counters, world, x)

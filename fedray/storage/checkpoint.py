@@ -47,8 +47,8 @@ def save_checkpoint(
         progress: The progress of the run.
         private: The clients' private vectors by name. None means that there are no such vectors.
         keep: Number of checkpoints that stay, at least 1, the new one included.
-        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, and those of its own
-            state file.
+        files: Sizes and digests of the parts of the run's tables. The checkpoint stores them, together with the size
+            and the digest of its own state file.
 
     Returns:
         The folder of the checkpoint.
@@ -335,9 +335,9 @@ FLUSH_ROWS = 200_000  # with more rows in memory, a part is written
 
 
 class RunRecorder:
-    """Writes the tables of one run. A table has a row for each job, or for each world in each evaluated round.
+    """Writes the tables of one run: its jobs, the metrics of its evaluated rounds, and the scores of clients.
 
-    A job trains one model at one client. A world is a combination of a seed and a fold of the data.
+    A job trains one model at one client.
 
     Attributes:
         out: The run directory.
@@ -502,8 +502,8 @@ def _schema(rows: list[dict[str, Any]]) -> pa.Schema:
 def read_table(out: Path, name: str) -> pa.Table:
     """Returns one of the tables `rounds`, `clients` and `client_scores`, sorted by replicate, fold and round.
 
-    A method without local training, such as `bayesian_linear`, has scores but no jobs. So its table `clients` has no
-    rows.
+    A method without local training, such as `bayesian_linear`, has scores but no jobs. The table `clients` of its runs
+    has no rows.
 
     Raises:
         Damaged: A part of the table is missing or was changed.

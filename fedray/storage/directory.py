@@ -46,8 +46,8 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
 def adopt_run(source: Path, out: Path, scenario_text: str) -> None:
     """Copies a run directory into a new one, where the run continues.
 
-    If the scenario differs, `identity.json` and the manifest are not copied. The scenario with which the run continues
-    is written last. So a directory with a scenario is complete.
+    If `scenario_text` differs from the source's scenario, `identity.json` and the manifest are not copied. The scenario
+    with which the run continues is written last. A directory with a scenario is therefore complete.
     """
     same = (source / "scenario.yaml").read_bytes() == scenario_text.encode()
     stale = () if same else ("manifest.json", IDENTITY_FILE)
@@ -75,8 +75,8 @@ def has_begun(out: Path) -> bool:
 def discard_run_directory(out: Path, fresh: bool) -> None:
     """Removes a directory that `make_run_directory` has made. Bad input then leaves nothing on the disk.
 
-    A directory stays if the run has recorded rounds, or if a different process writes it. `fresh` says whether the
-    command made the directory. If the directory existed before, only its content is removed.
+    A directory stays if its run has recorded rounds, or if another process writes to the directory. `fresh` says
+    whether the command made the directory. If the directory existed before, only its content is removed.
     """
     if (out / "rounds.parquet").exists() or plain.is_locked(out / LOCK):
         return
@@ -132,7 +132,7 @@ def watch_place(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes the parts of tables that end after `round`. If the best round is later, its models are removed, too."""
+    """Removes the parts of tables that end after `round`, and the models of a best round that is after `round`."""
     for table in run_files.TABLES:
         for number, part in run_files.list_parts(out, table).items():
             if number > round:
@@ -164,8 +164,8 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
     """Raises an error if a new run cannot be written to a directory. `force` says whether a run may be replaced.
 
     Raises:
-        BadInput: The directory holds files that are no run, a run that must not be replaced, or a run that a process is
-            writing.
+        BadInput: The directory holds files that do not belong to a run, a run that must not be replaced, or a run that
+            a process is writing. The error is also raised for a link to a run.
     """
     if not out.exists() or (out.is_dir() and all(map(is_leftover, out.iterdir()))):
         return
@@ -292,7 +292,7 @@ TRIALS, JOURNAL = "trials", "study.journal"
 
 
 def has_sweep(folder: Path) -> bool:
-    """Returns whether a directory holds a sweep. If it does not, `--resume` begins a new sweep."""
+    """Returns whether a directory holds a sweep. In a directory without a sweep, `--resume` begins a new sweep."""
     return run_files.has_file(folder, COPY)
 
 
@@ -300,7 +300,7 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     """Raises an error if a sweep cannot be written to a directory.
 
     Raises:
-        BadInput: The directory holds a sweep that is not to be continued, or something other than a sweep.
+        BadInput: The directory holds a sweep and `resume` is False, or the directory holds something else.
     """
     if has_sweep(folder):
         if not resume:

@@ -59,7 +59,7 @@ PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna
 
 
 def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Returns for each metric the mean, the standard deviation and the number of its values in the given rows.
+    """Returns the mean, the standard deviation and the number of each metric's values in the given rows.
 
     The standard deviation of a single value is None.
 
@@ -106,7 +106,7 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns for how many models the server used no upload, although clients should train them.
+    """Returns the number of models that clients should train, but for which the server used no upload.
 
     The models of each replicate and fold are counted. The result is the largest count.
 
@@ -131,7 +131,7 @@ def count_lost_models(out: Path) -> int:
 
 
 def count_drawn_answers(study: Study, progress: Progress) -> int:
-    """Returns the number of models that predict, but equal an initial model at the end of a run.
+    """Returns the number of models that predict although they still equal an initial model at the end of a run.
 
     Models are counted only if the method or the schedule is the user's own. For fedray's own methods, `fedray.advice`
     finds such models before the run.
@@ -219,8 +219,8 @@ def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
     """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
 
     `coverage`, `[worlds, C]`, has a row for each replicate and fold, and a column for each class. A value is the share
-    of the class's test samples whose sets contain the class. It is NaN without such samples. Coverage and share are
-    averaged over the rows.
+    of the class's test samples whose sets contain the class. If a class has no test samples, its value is NaN. Coverage
+    and share are averaged over the rows.
     """
     mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
     least = int(mean.argmin())
@@ -313,7 +313,7 @@ DRIFT_FILE = "drift.parquet"
 
 
 def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
-    """Writes the table `drift.parquet`."""
+    """Writes the table `drift.parquet`. `worlds` has the drift scores of the clients for each replicate and fold."""
     tables = []
     for world, drift in enumerate(worlds):
         client = np.arange(len(drift.total))
@@ -531,10 +531,10 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Checks that data, network and code have not changed since a run began, before its models predict.
+    """Checks that data, network and code have not changed since a run began. Must be called before its models predict.
 
-    A run directory without `identity.json` is not checked. The values that the user's code uses are compared only for
-    networks and partitions.
+    A run directory without `identity.json` is not checked. Values that the user's code uses are compared only if this
+    code makes a network or a partition.
 
     Raises:
         BadInput: Something has changed.
@@ -588,7 +588,9 @@ def write_identity(out: Path, digests: Digests) -> None:
 
 
 def read_identity(out: Path) -> dict[str, Any]:
-    """Returns the content of `identity.json`, or an empty dict if there is no such file and the manifest records none.
+    """Returns the content of `identity.json`. If the run never had this file, returns an empty dict.
+
+    The manifest says whether the run had this file.
 
     Raises:
         Damaged: The file is damaged or lost.
@@ -641,8 +643,8 @@ def extend_rounds(out: Path, rounds: int) -> None:
     """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
 
     Raises:
-        BadInput: The run has done more rounds than that, or the method is a stack or an ensemble of learners. The error
-            is also raised if the longer run would differ from a run that had this length from the start.
+        BadInput: The run has done more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
+            error is also raised if the longer run would differ from a run that had this length from the start.
     """
     tree, began = read_keys(out), read_identity(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
@@ -708,8 +710,8 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
 def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
     """Describes the differences in one part of the digests. An empty digest equals every other digest.
 
-    A missing digest is a difference only in the parts `data` and `source`. In other parts a digest may be missing:
-    earlier versions stored more digests of a network, and a process may use only some modules and values.
+    A missing digest is a difference only in the parts `data` and `source`. In other parts a digest may be missing,
+    because earlier versions stored more digests of a network, and a process may use only some modules and values.
     """
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]

@@ -163,7 +163,7 @@ class ClientActor:
     def worker(self) -> Worker:
         """The worker that trains.
 
-        It is built in the actor's first call. So the caller gets an error if this fails.
+        The first call of the actor builds the worker. If this fails, the caller gets the error.
         """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)

@@ -73,7 +73,7 @@ def keep_plain(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_cluster() -> placement.Cluster:
-    """Returns the resources of all nodes of the cluster, and which part of them is free."""
+    """Returns all resources, and the free resources, of each node of the cluster."""
     untyped: Any = ray  # these functions of Ray have no annotations
     state: Any = ray_state
     free = state.available_resources_per_node()
@@ -157,12 +157,12 @@ def reserve(specs: list[placement.ActorSpec], strategy: str = "SPREAD") -> Reser
 def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reservation:
     """Reserves the resources of a run's actors (their seats).
 
-    Waits as long as other jobs use them, or nodes are missing.
+    The function waits as long as other jobs use these resources, or nodes are missing.
 
     Args:
         choose: A function that takes `cluster` and `waits`, and chooses the actors (`choose_seats`).
-        waits: Whether to wait for missing nodes, as a resumed run does. Meanwhile Ray is asked for their resources, so
-            that an autoscaler starts them.
+        waits: Whether to wait for missing nodes, as a run does after it has lost a node. During the wait, the resources
+            of all actors are requested from Ray, so that an autoscaler starts nodes.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
@@ -211,7 +211,8 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
 def wait_for_resources(wanted: Mapping[str, float]) -> None:
     """Waits until the nodes of a cluster have the required resources. Logs which resources are still missing.
 
-    Meanwhile Ray is asked for these resources in bundles of at most one unit, so that an autoscaler starts nodes.
+    During the wait, these resources are requested from Ray in bundles of at most one unit, so that an autoscaler starts
+    nodes.
 
     Args:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
@@ -328,7 +329,7 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
 
 
 def raise_if_refused(error: Exception, who: str) -> None:
-    """Raises an error if an actor failed while Ray made it. A new attempt would fail in the same way."""
+    """Raises an error if an actor failed while Ray made it. A new attempt to make it would fail in the same way."""
     if isinstance(error, exceptions.RayActorError) and error.actor_init_failed:
         reasons = [line for line in str(error).splitlines() if "Error: " in line] or [str(error)]
         raise FedrayError(f"{who} could not start: {reasons[-1].strip()[:300]}") from error
@@ -345,10 +346,11 @@ RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may 
 def plan_trial(clients: Clients, actors: int) -> Reservation:
     """Assigns the actors of a trial to the last bundles (resources on one node) of its process's placement group.
 
-    An earlier bundle may belong to the trial's own process. Outside a group, there are no other bundles.
+    An earlier bundle may belong to the trial's own process. If this process is in no placement group, the only bundles
+    are those of the actors.
 
     Args:
-        clients: The tiers.
+        clients: The tiers and their numbers of clients.
         actors: Number of bundles for the actors. Each bundle has one CPU.
 
     Example:

@@ -44,8 +44,8 @@ log = logging.getLogger("fedray")
 def listen_on_network(network: bool) -> None:
     """Makes Ray listen on the machine's network address if `network` is True, else only on loopback.
 
-    By default, Ray on Linux always listens on the network address. Ray has no option for this. So two of its constants
-    are set.
+    By default, Ray on Linux always listens on the network address, and has no option to change this. This function sets
+    an environment variable and a constant of Ray instead.
     """
     if sys.platform == "linux":
         os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = str(int(network))  # for the processes that Ray starts
@@ -53,10 +53,11 @@ def listen_on_network(network: bool) -> None:
 
 
 def own_job() -> JobConfig:
-    """Returns Ray's configuration of this process. With it, workers import only from the paths in `worker_environment`.
+    """Returns the configuration with which this process joins Ray.
 
-    By default Ray puts the working directory first on the import path. Then a folder `fedray` in this directory, such
-    as a source checkout, would replace the installed package.
+    With this configuration, workers import only from the paths in `worker_environment`. By default Ray puts the working
+    directory first on the import path. A folder `fedray` in this directory, such as a source checkout, would then
+    replace the installed package.
     """
     return JobConfig(_client_job=True)
 
@@ -164,7 +165,7 @@ class Connection:
         as gone. This keeps the caller's next call of Ray from waiting for ever.
 
         Args:
-            wait: Shortest time of the checks in seconds. 0 means one check.
+            wait: Smallest number of seconds for which the check is repeated. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:
@@ -202,7 +203,7 @@ class Connection:
 
 
 def resolve(address: str) -> tuple[str, str]:
-    """Returns the IP address and the port of `HOST:PORT`. The network address of this machine replaces a loopback one.
+    """Returns the IP address and the port of `HOST:PORT`. This machine's network address replaces a loopback address.
 
     Example:
         >>> resolve("127.0.0.1:6379") == resolve("localhost:6379"), resolve("10.0.0.1:6379")
@@ -221,7 +222,7 @@ _OURS = threading.RLock()  # held by a thread while it has fedray's own connecti
 def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterator[Connection]:
     """Connects to a cluster, or to a new Ray on this machine, during the `with` block.
 
-    Only this machine can reach such a local Ray.
+    Only this machine can reach the new Ray (*local Ray*).
 
     Args:
         address: Network address of the cluster. None means a local Ray, unless this process is already connected.
@@ -229,8 +230,8 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         gpus: Number of GPUs that a local Ray reports. None means the number of GPUs of this machine.
 
     Raises:
-        BadInput: The cluster cannot be reached, or this process is connected to a different cluster. Or fedray has
-            connected it in another thread, which will disconnect it.
+        BadInput: The cluster cannot be reached, or this process is connected to a different cluster, or another thread
+            of this process runs a scenario on Ray.
         FedrayError: No Ray could be started on this machine.
     """
     if not _OURS.acquire(timeout=1.0):

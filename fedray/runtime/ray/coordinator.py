@@ -108,7 +108,7 @@ class RayRuntime:
         return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients keep data between rounds. An actor that died has lost such data."""
+        """Raises `Lost` if clients keep data between rounds, because an actor that died has lost such data."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
@@ -185,7 +185,9 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 
 
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
-    """Prepares the user's objects for the actors. Adds to them each module that has registered a name of the scenario.
+    """Prepares the user's objects for the actors.
+
+    The result also lists each module that has registered a name of the scenario, so that the actors import it.
 
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered
@@ -303,9 +305,9 @@ class Coordinator:
     def _compare_values(self) -> None:
         """Warns if the user's code uses a value that differs in the driver.
 
-        Ray sends a function of a module only as a name, and the actors import the module. So they do not see a value
-        that was changed after the driver's import. It is no error, because the file may compute the value, for example
-        from the machine's name.
+        Ray sends a function of a module only as a name, and the actors import the module. The actors do not see a value
+        that the driver changed after its import. A difference is no error, because the module may compute the value,
+        for example from the machine's name.
         """
         here = hash_own_values(self.scenario, self.own)
         if changed := list_changes("values", {"values": self.values}, {"values": here}):

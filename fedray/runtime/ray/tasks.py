@@ -53,7 +53,7 @@ def holds_note(path: str, text: str) -> bool:
 def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
     """Checks that all nodes see a folder.
 
-    It writes a file there, and makes every node with a CPU read it.
+    The function writes a file to the folder, and makes every node with a CPU read the file.
 
     Raises:
         BadInput: A node does not see the folder.
