@@ -27,9 +27,9 @@ _FIRST = (  # files in the order in which lists show their methods; all other fi
 )
 _FRAME = ("base", "kit", "setting")  # files that hold no method
 METHOD_SPECS: dict[str, MethodSpec] = {}
-"""What scenarios know about each method: the `SPECS` of all files of this folder, by name of the method."""
+"""The description of each method, by the method's name. It joins the `SPECS` of all files of this folder."""
 METHODS: dict[str, Composition] = {}
-"""The functions that compose fedray's methods, by name of the method. Methods that a user registers are elsewhere."""
+"""The functions that compose fedray's methods, by the method's name. A user's own methods are not in this dict."""
 
 for _file in (*_FIRST, *sorted({one.name for one in iter_modules(__path__)} - {*_FIRST, *_FRAME})):  # noqa: F405
     _paper = import_module(f"fedray.methods.{_file}")

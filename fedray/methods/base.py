@@ -48,12 +48,13 @@ def federated(
 
     Args:
         setting: The objects built from the scenario.
-        assign: Assignment of a model to each participant. The scenario's key `schedule.kind` replaces this argument.
+        assign: Rule that assigns models to the participants of a round. The scenario's key `schedule.kind` replaces
+            this argument.
         local: Settings of a client's training. None means the scenario's section `local`.
         compress: Compression of uploads. The scenario's key `compress.kind` replaces this argument.
         merge: Rule by which the server turns a model's uploads into the next model. The scenario's keys
-            `server.coefficients` and `server.robust` replace this argument. Then the key `server.optimizer` acts on the
-            result.
+            `server.coefficients` and `server.robust` replace this argument. The server optimizer (`server.optimizer`)
+            is applied to the result of the rule.
         pieces: Additions to a client's job before or after training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
@@ -108,7 +109,7 @@ def federated_slices(
     Args:
         setting: The objects built from the scenario.
         slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
-        assign: Assignment of a model to each participant, as in `federated`.
+        assign: Rule that assigns models to participants, as in `federated`.
         local: Settings of a client's training, as in `federated`.
         compress: Compression of a slice's upload. The scenario's key `compress.kind` replaces this argument.
         pieces: Additions to a client's job, as in `federated`.
@@ -125,8 +126,8 @@ def federated_slices(
 def make_schedule(setting: Setting, assign: Assign = permutation) -> Schedule:
     """Makes the schedule, which plans the jobs of each round.
 
-    The scenario says how participants are drawn. The key `schedule.kind` decides which models they train. If it is not
-    set, `assign` decides.
+    The scenario says how participants are drawn. The key `schedule.kind` decides which models they train. If this key
+    is not set, `assign` decides.
     """
     kind = setting.assign
     if kind is not None and assign is not permutation:
@@ -162,7 +163,8 @@ def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads into the next models, without a server optimizer.
 
-    The rule is the key `server.robust`, else the key `server.coefficients`, else `merge`.
+    The key `server.robust` chooses the rule. If it is not set, the key `server.coefficients` chooses the rule. If
+    neither key is set, `merge` is the rule.
     """
     rows, tiers = setting.state_rows, setting.clients.tiers
     robust = setting.robust.kind != "none"
@@ -194,9 +196,10 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns a function for `Phase.server_work`, for a server that distils K students.
+    """Returns a function for `Phase.server_work`. The server distils K students, one for each model.
 
-    A student learns from the uploads of its model, and from `more` further teachers.
+    The function returns the server's steps and samples in a round. A student learns from the uploads of its model, and
+    from `more` further teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -209,10 +212,10 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns a function for `Phase.server_work`, for a server that finds K models by `steps` steps of descent.
+    """Returns a function for `Phase.server_work`. The server finds each of K models by `steps` steps of descent.
 
-    The server holds samples. It scores each model on these samples at the start, and again after every `each` steps. A
-    step reads no samples.
+    The function returns the server's steps and samples in a round. A step of descent reads no samples. The server
+    scores each model on the server's own samples at the start, and again after every `each` steps.
     """
 
     def work(_t: int) -> ServerWork:
@@ -243,11 +246,11 @@ def require(method: str, **keys: tuple[object, object]) -> None:
 def check_own_prior(local: Local, method: str, key: str) -> None:
     """Checks the settings of local training for a method that has its own prior over the weights.
 
-    This prior replaces weight decay. The scenario sets it with the key `key`.
+    This prior replaces weight decay. `key` is the scenario's key that sets the prior.
 
     Raises:
-        BadInput: The scenario sets weight decay, FedProx's pull, Nesterov's momentum, or an optimizer that is neither
-            Adam nor SGD.
+        BadInput: The scenario sets weight decay, a proximal term (`local.pull`), Nesterov's momentum, or an optimizer
+            that is neither Adam nor SGD.
     """
     if local.step is not None or local.optimizer not in ("sgd", "adam"):
         raise BadInput(f"local.optimizer = {local.optimizer_name}, but {method} trains with adam or sgd: set one")

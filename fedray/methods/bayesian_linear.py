@@ -1,8 +1,8 @@
-r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's Tables 2 to 4.
+r"""Bayesian linear regression on the pooled data in closed form: the linear reference of FedAG's paper.
 
-The key `precisions` sets the precisions alpha of the weights and beta of the noise. `unit` is FedAG's choice (section
-4). `evidence` maximizes the marginal likelihood by fixed-point steps (MacKay 1992; Bishop, *Pattern Recognition*,
-section 3.5.2).
+FedAG's paper reports this reference in its Tables 2 to 4. The key `precisions` sets the precisions alpha of the weights
+and beta of the noise. `unit` is FedAG's choice (section 4). `evidence` maximizes the marginal likelihood by fixed-point
+steps (MacKay 1992; Bishop, *Pattern Recognition*, section 3.5.2).
 
 Formulas of bayesian_linear:
     The weights $w$ include the bias. With $w \sim N(0, \alpha^{-1} I)$ and $y \sim N(w^\top x, \beta^{-1})$ on the
@@ -80,7 +80,7 @@ class Posterior(NamedTuple):
 
 
 def bayesian_linear(setting: kit.Setting) -> kit.Method:
-    """Composes one linear model `[1, d]`. The state also has the covariance of its posterior and the noise variance."""
+    """Composes one linear model `[1, d]`. The state also has the posterior's covariance and the noise variance."""
     if setting.features is None:
         raise BadInput(
             "method.name = bayesian_linear needs data with one real target, and a linear network: choose linear or rbf "

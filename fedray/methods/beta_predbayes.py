@@ -10,7 +10,7 @@ not confident enough. An exponent beta mixes the product and the mean. The serve
 
 Formulas of beta_predbayes:
     Client $k$ starts at its own initial weights $w$, and samples its posterior by SGHMC. A training has $L$ steps, $s =
-    0, \dots, L - 1$. They form $c$ cycles (`cycles`) of equal length; $L / c$ need not be a whole number. The
+    0, \dots, L - 1$. The steps form $c$ cycles (`cycles`) of the length $L / c$, which may be a fraction. The
     fractional part $r_s \in [0, 1)$ of $s c / L$ is the position of step $s$ in its cycle. Each step changes the
     velocity $b$ and moves $w$. The learning rate $\eta_s$ falls from $\eta$ (`local.lr`) to 0 in each cycle. $T$ is the
     `temperature`:
@@ -23,8 +23,9 @@ Formulas of beta_predbayes:
 
     The friction is $a = 1 -$ `local.momentum`. $g$ is the gradient of the mean loss of a batch, with weight decay.
     $n_k$ is the number of the client's training samples, without those that the server took. $\varepsilon$ is a
-    standard normal number for each weight. The velocity is 0 at the start of a local training, but not set to 0 between
-    cycles. The noise is added in the later part of a cycle: $\mathbb{1}_s$ is 1 if $r_s \ge e$ (`exploration`), else 0.
+    standard normal number for each weight. The velocity is 0 at the start of a local training, and is not reset between
+    cycles. The noise is added in the later part of a cycle: $\mathbb{1}_s$ is 1 if $r_s \ge e$ (`exploration`), and 0
+    otherwise.
 
     A cycle gives $q$ sampled networks (`samples_per_cycle`). Sample $j = 1, \dots, q$ of cycle $i = 0, \dots, c - 1$ is
     $w$ after $\bigl\lceil (i + e + (1 - e) \, j / q) \, L / c \bigr\rceil$ steps. The last sample is taken at the end
@@ -32,7 +33,7 @@ Formulas of beta_predbayes:
 
     On a quadratic mean loss with curvature $h$, at a small constant rate, the variance of $w$ is $T / (n_k h)$. For $T
     = 1$ this is the variance of the posterior. The client sends its last $M$ samples (`samples`). Their mean prediction
-    is $p_k$. $P$ is the product of all $p_k$, normalized, and $Q$ is their mean:
+    is $p_k$. $P$ is the normalized product of all $p_k$, and $Q$ is the mean of all $p_k$:
 
     $$
     p_k(y \mid x) = \frac1M \sum_m p(y \mid x, w_{km}), \qquad
@@ -47,12 +48,12 @@ Formulas of beta_predbayes:
     $$
 
     If $\beta > 1$, $1 - \beta$ is replaced by 0. `beta: fit` finds the $\beta$ with the smallest $-\sum \log p_\beta(y
-    \mid x)$ on the server's samples. It uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and makes
-    `beta_epochs` passes in batches of `beta_batch` samples.
+    \mid x)$ on the server's samples. The fit uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and makes
+    `beta_epochs` passes over these samples in batches of `beta_batch`.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give a $\beta$ above 1. Then the
     prediction is $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few
-    samples, choose a larger `beta_lr` or more `beta_epochs`. A number `beta` is not fitted.
+    samples, choose a larger `beta_lr` or more `beta_epochs`. If `beta` is a number, nothing is fitted.
 
 Deviations:
     1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is
@@ -63,7 +64,7 @@ Deviations:
     3. The server takes a random share of the clients' samples (`server_data`, by default 0.2), even if `beta` is fixed.
        So runs with different `beta` train on the same samples. All classes have the same prior probability, as in the
        authors' code.
-    4. Products are computed as sums of logarithms. So probabilities below 1e-41 count, too.
+    4. Products are computed as sums of logarithms. So even probabilities below 1e-41 affect a product.
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
        left out.
@@ -105,7 +106,7 @@ def add_samples(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], n
 
 
 def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of β-Predictive Bayes, in which a meta model combines the clients' networks.
+    """Returns the stack (two layers of models) of β-Predictive Bayes. A meta model combines the clients' networks.
 
     The stack's first layer has the models that each client sampled from its posterior. The meta model is the scalar
     beta.
@@ -202,8 +203,8 @@ SPECS = {
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
     """Composes two trainings.
 
-    In the first, each of N clients samples M networks of p parameters, `[N, M p]`. In the second, the server fits beta,
-    `[1, 1]`.
+    In the first training, each of N clients samples M networks of p parameters, `[N, M p]`. In the second training, the
+    server fits beta, `[1, 1]`.
 
     `fedray.simulation.stacking` joins the two trainings into one run.
 
@@ -243,7 +244,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of the learning rate. They say after which steps a client keeps a sample."""
+    """Returns the cycles of the learning rate, which fix the steps after which a client keeps a sample."""
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
     )

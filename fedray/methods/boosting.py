@@ -8,13 +8,14 @@ IJCNN 2022. Client i holds n_i samples x with weights D_i(x), which are equal at
 2. For each learner h_j, client i sends the sum of D_i over its samples on which h_j is wrong. It also sends the sum
    over all its samples. The server computes the error e_j of h_j from these sums.
 3. AdaBoost.F takes the h_j with the smallest error. DistBoost.F takes the vote of all h_j as one learner. In PreWeak.F
-   every client first runs AdaBoost on its own samples for T rounds. Each round then chooses one of all learners.
+   every client first runs AdaBoost on its own samples for T rounds. Each round of the run then chooses one of the
+   learners of all clients.
 4. The chosen learner of round t is h_t. Its weight alpha_t follows from its error e, as in SAMME. Boosting stops if e
    >= 1 - 1 / C, for C classes.
 5. Samples on which h_t is wrong get larger weights.
 6. The prediction is the class with the largest sum of alpha_t over the learners h_t that choose this class.
 
-Federated bagging (Breiman 1996, applied to each client) has no weights of samples.
+Federated bagging (Breiman 1996, applied to each client) does not weight samples.
 
 Formulas of adaboost_f:
     The weights $D_i(x)$ of all samples $(x, y)$ of all clients add up to 1. Sums over $x$ run over the samples of
@@ -89,7 +90,7 @@ def check_learner(value: Any, read: ReadSections) -> dict[str, Any]:
 
     Raises:
         ValueError: The value is neither a name nor a section.
-        BadInput: The learner is no decision tree, or an option is wrong. The message names the key.
+        BadInput: The learner is not a decision tree, or an option is wrong. The message names the key.
     """
     given = {"name": value} if isinstance(value, str) else value
     if not isinstance(given, Mapping):
@@ -160,19 +161,19 @@ def adaboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def distboost_f(setting: kit.Setting) -> kit.Method:
-    """Composes DistBoost.F."""
+    """Composes DistBoost.F. The vote of each round's learners joins the ensemble as one learner."""
     phase = _boost(setting, kit.boosting.as_committee)  # 3: the vote of all h_j
     return kit.Method("distboost_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F."""
+    """Composes PreWeak.F. All learners are fitted in the first round. The best learner joins in each round."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 
 
 def federated_bagging(setting: kit.Setting) -> kit.Method:
-    """Composes federated bagging."""
+    """Composes federated bagging. All learners of each round join the ensemble, with equal votes."""
     size = _ensemble(setting)
     return kit.Method(
         "federated_bagging",
@@ -189,7 +190,7 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
 
 
 def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepared: bool = False) -> kit.Phase:
-    """Composes a method of boosting.
+    """Composes the training of one of the three boosting methods.
 
     Args:
         setting: The objects built from the scenario.

@@ -6,7 +6,7 @@ fraction of the blocks. Clients of the tier receive, train and send the first `c
 
 Formulas of depthfl:
     A client with $b$ blocks has heads $m = 1, \dots, b$ with logits $z_m$. The client minimizes the cross entropy of
-    each head, and the divergence of each head's prediction from those of the other heads:
+    each head, and the divergence of each head's prediction from the predictions of the other heads:
 
     $$
     \sum_{m \le b} \mathrm{CE}(z_m, y) + \frac{c_t}{b - 1} \sum_{m \le b} \sum_{j \ne m}
@@ -24,7 +24,8 @@ Formulas of depthfl:
     $$
 
     The prediction is the softmax of the mean of the heads' logits. A client of the run uses only the heads of its own
-    blocks. With `extended: false` a client has only the last of these heads, as in InclusiveFL without its momentum.
+    blocks. With `extended: false` a client has only the last of these heads, as in the method InclusiveFL without
+    momentum.
 
 Deviations:
     1. `fedray.models.nets.add_exits` cuts the scenario's network. ResNet-18 is cut into the four stages of the paper. A
@@ -190,8 +191,8 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
     """Returns a function that turns each trained head (output layer) into a model that predicts.
 
     A network returns the mean of its D heads. In the model for one head, the parameters of this head are multiplied by
-    D, and all other heads are 0. Its mean is then the output of this head. `heads` lists the heads that each tier
-    trains, numbered from 0.
+    D, and all other heads are 0. The mean of this model's heads is then the output of the one head. `heads` lists the
+    heads that each tier trains, numbered from 0.
     """
     layout, models = setting.layout, setting.models
     every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them

@@ -1,9 +1,9 @@
 r"""Ditto: FedAvg, in which every client also trains a personal model that is pulled towards the global model.
 
 Source: Li, Hu, Beirami, Smith, *Ditto: Fair and Robust Federated Learning Through Personalization*, ICML 2021, Alg. 1.
-The key `lambda` is a number or a list. With a list every client trains one personal model per entry. It predicts with
-the model that has the best accuracy or RMSE on its held-out samples (the paper's section 3.3). A list needs
-`data.hold_out` above 0.
+The key `lambda` is a number or a list. With a list every client trains one personal model per entry. The client
+predicts with the model that has the best accuracy or RMSE on the client's held-out samples (the paper's section 3.3). A
+list needs `data.hold_out` above 0.
 
 Formulas of ditto:
     FedAvg with equal weights (`server.weighting: uniform`, as in Alg. 1) trains the model $w$. Each client also trains
@@ -18,8 +18,7 @@ Deviations:
     2. The personal training has the epochs, the batch size and the learning rate of the global training. It draws its
        own batches.
     3. With K > 1 a client keeps one personal model for each model that it has trained. It predicts with the average of
-       its personal models. In the average, the server's model stands for each model that the client has not trained
-       yet.
+       its personal models. For each model that the client has not trained yet, the average contains the server's model.
 
 Example:
     >>> import fedray

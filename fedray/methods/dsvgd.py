@@ -23,8 +23,8 @@ Formulas of dsvgd:
     \log \tilde p_i(w) = \log q(w) - \log \bigl(t_i p_0\bigr)(w) + \log p_0(w) - \frac{n_i}{\alpha} \, \ell_i(w).
     $$
 
-    They make `local.steps` steps of SVGD. Particle $w_m$ moves along $\phi(w_m)$, a mean of gradients weighted by the
-    kernel $k$, plus a term that pushes particles apart. The median is over all $K^2$ pairs:
+    The particles make `local.steps` steps of SVGD. Particle $w_m$ moves along $\phi(w_m)$, a mean of gradients weighted
+    by the kernel $k$, plus a term that pushes particles apart. The median is over all $K^2$ pairs:
 
     $$
     \phi(w_m) = \frac1K \sum_j k(w_j, w_m) \, \nabla \log \tilde p_i(w_j) + \nabla_{w_j} k(w_j, w_m), \qquad
@@ -33,7 +33,7 @@ Formulas of dsvgd:
     $$
 
     A density that is known only by its particles $w_j$ is approximated by the mean of Gaussian kernels of width
-    $\lambda$ (`bandwidth`) around the particles. The gradient of its logarithm is
+    $\lambda$ (`bandwidth`) around the particles. The gradient of the density's logarithm is
 
     $$
     \nabla \log q(w) = \frac{1}{\lambda^2} \Bigl( \sum_j s_j w_j - w \Bigr), \qquad s = \operatorname{softmax}_j
@@ -42,17 +42,17 @@ Formulas of dsvgd:
     $$
 
     The client keeps $K$ own particles, which represent $t_i p_0$ and begin as the initial models. After the client's
-    training they make `factor_steps` steps of SVGD towards the density with the logarithm $\log q_{\text{new}} - \log q
-    + \log (t_i p_0)$. The client's factor then contains the change from $q$ to $q_{\text{new}}$. The client sends the
-    $K$ models to the server, which sends them to the next client.
+    training these particles make `factor_steps` steps of SVGD towards the density with the logarithm $\log
+    q_{\text{new}} - \log q + \log (t_i p_0)$. The client's factor then contains the change from $q$ to
+    $q_{\text{new}}$. The client sends the $K$ models to the server, which sends them to the next client.
 
     Each step is divided by $10^{-6} + \sqrt g$, where $g$ is a running mean of squares: $g \leftarrow 0.9 \, g + 0.1 \,
     \phi^2$ (`decay`). $g$ starts anew with $g = \phi^2$ in each training and in each move of the client's own
     particles.
 
-    In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle, the
-    densities act as a constant force. This force $\nabla \log q - \nabla \log (t_i p_0)$ is the difference between the
-    received and the own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
+    In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle of each
+    density, the densities act as a constant force. This force $\nabla \log q - \nabla \log (t_i p_0)$ is the difference
+    between the received and the own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities
@@ -136,8 +136,9 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     The client has K jobs, one for each particle. A job receives and sends d values.
 
     Raises:
-        BadInput: Several clients take part in a round, or uploads are compressed. The error is also raised if local
-            training has weight decay, a pull, or an optimizer other than Adam and SGD.
+        BadInput: Several clients take part in a round, or uploads are compressed. Local training has weight decay, a
+            proximal term, or Nesterov's momentum. The optimizer is not SGD without momentum (with `decay: none`,
+            neither SGD nor Adam).
     """
     options, decay = setting.options, setting.options["decay"]
     if setting.participants > 1 or setting.compress is not None:  # q would not be the product of the clients' factors

@@ -27,8 +27,8 @@ Formulas of fed_ensemble:
 
 Deviations:
     1. The personal weights of eq. 4 are `softmax(-loss / gamma)`, because the paper says that the weights become
-       uniform for a large gamma. The paper's closed form `exp(-gamma * loss)` and the sign in its objective contradict
-       this sentence of the paper.
+       uniform for a large gamma. The paper's closed form `exp(-gamma * loss)` and the sign in the paper's objective
+       contradict this statement.
     2. Under partial participation a row of the schedule may belong to a client, a slot or a stratum (`schedule.rows`).
 
 Example:

@@ -3,7 +3,7 @@ r"""FedAG (Alg. 1, eqs. 3-6, 8): FedAvg whose server keeps a Gaussian over the w
 Source: Thorgeirsson, Gauterin, *Probabilistic Predictions with Federated Learning*, Entropy 2021, 23, 41.
 
 Formulas of fedag:
-    The server keeps a Gaussian over each weight. Its mean and variance are those of the uploads:
+    The server keeps a Gaussian over each weight. The Gaussian has the mean and the variance of the uploads:
 
     $$
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
@@ -19,24 +19,26 @@ Formulas of fedag:
     $$
 
     For a network $\beta^{-1}$ is 0, or a mean squared training residual. With `residuals: uploads` each upload predicts
-    its own client's training samples. With `residuals: mean` the mean model $f_\mu$ predicts those of all clients.
+    its own client's training samples. With `residuals: mean` the mean model $f_\mu$ predicts the training samples of
+    all clients.
 
     With $K > 1$ there is one Gaussian per model. The sampled models of all Gaussians predict together, with equal
-    weights. With `bootstrap` a Gaussian thus counts by its number of uploads. With `omc` all Gaussians count equally.
+    weights. So with `bootstrap` a Gaussian with more uploads has a larger weight. With `omc` all Gaussians have the
+    same weight.
 
     A linear model predicts in closed form if $K = 1$ and `sampling` is `bootstrap`: $y \mid x \sim N\bigl(\mu^\top x,\;
     \beta^{-1} + x^\top \operatorname{diag}(\sigma^2)\, x\bigr)$.
 
 Deviations:
     1. The paper has no observation noise for networks. `predict.noise: residual` adds the variance of the training
-       residuals, averaged over clients. By default a client's residuals are those of its own upload. With `residuals:
-       mean` or `omc`, and for linear models, they are those of the mean model. These are larger, because the mean model
-       fits a client's samples less well than the client's upload does. The NLL is reported without and with the noise
-       (`nll_none`, `nll_residual`).
+       residuals, averaged over clients. By default each client's own upload gives the client's residuals. With
+       `residuals: mean` or `omc`, and for linear models, the mean model gives the residuals. These residuals are
+       larger, because the mean model fits a client's samples less well than the client's upload does. The NLL is
+       reported without and with the noise (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
        errors.
-    3. `omc` draws `samples` models per Gaussian. The default is the number of participants of a round. In the paper it
-       is the number of clients.
+    3. `omc` draws `samples` models per Gaussian. The default is the number of participants of a round. The paper draws
+       as many models as there are clients.
     4. The noise beta^-1 of a linear model (eq. 6) is the variance of its training residuals. On the data set Power the
        NLL then agrees with the published 2.94 within 0.01. With the variance of the target (`beta: target`) the NLL is
        at least 0.919 + log sd(y).
@@ -138,16 +140,16 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict: sampled models for each of the K Gaussians (eqs. 4-5).
+    """Returns the models that predict, which are sampled models of each of the K Gaussians (eqs. 4-5).
 
     Args:
-        state: The server's state. It holds the samples, `[M, slots, d]`, and the weight of each sampled model in the
-            prediction, `[M, slots]`.
+        state: The server's state. For each of its M rows it holds S sampled models, `[M, S, d]`, and their weights in
+            the prediction, `[M, S]`.
         models: Number of models, K.
         clients: Number of clients, N.
-        name: Name of the sample in the state.
-        of_mean: Whether training residuals are those of the mean models (`method.residuals: mean`). Otherwise they are
-            those of the uploads.
+        name: Name of the tensor in the state that holds the sampled models.
+        of_mean: Whether the mean models give the training residuals (`method.residuals: mean`). Otherwise the uploads
+            give them.
     """
     sample, weight = state.extra[name], state.extra[f"{name}_weight"]
     slots = sample.shape[1]

@@ -1,9 +1,9 @@
 r"""FedBE: a Bayesian ensemble at the server, and its distillation into the next model.
 
 Source: Chen, Chao, *FedBE: Making Bayesian Model Ensemble Applicable to Federated Learning*, ICLR 2021, Alg. 1. The
-teachers of a round (the uploads, their mean, and models drawn around it) predict together. `fedbe` distils the teachers
-into the model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the drawn models
-as the next model instead.
+teachers of a round (the uploads, their mean, and models drawn around this mean) predict together. `fedbe` distils the
+teachers into the model of the next round, on unlabelled inputs that the server holds. `fedbe_nokd` takes one of the
+drawn models as the next model instead.
 
 Formulas of fedbe:
     $\bar w = \sum_i p_i u_i$ is the mean of the uploads, and $\sigma^2 = \sum_i p_i (u_i - \bar w)^2$ is their
@@ -16,8 +16,8 @@ Formulas of fedbe:
     $$
 
     The prediction is the average of the teachers' probabilities, $\bar p(x) = \frac{1}{|T|} \sum_{v \in T} p_v(x)$.
-    With $K > 1$ the teachers of all models predict together, with equal weights. A model thus counts by its number of
-    teachers.
+    With $K > 1$ the teachers of all models predict together, with equal weights. A model with more teachers thus has a
+    larger weight.
 
     A student starts from $\bar w$. On the server's inputs $x$, the student learns $q(x)$, which is $\bar p(x)$
     sharpened by the `temperature` $\tau$:
@@ -27,7 +27,8 @@ Formulas of fedbe:
     q_c(x) \propto \bar p_c(x)^{1 / \tau}.
     $$
 
-    The next model is the average of the student's weights after each of the later epochs.
+    The student's weights are stored at the end of each epoch in the second half of training. The next model is the
+    average of these weights.
 
 Formulas of fedbe_nokd:
     `fedbe_nokd` is FedBE without distillation: the next model is one of the draws $v_s$.
@@ -35,8 +36,7 @@ Formulas of fedbe_nokd:
 Deviations:
     1. The server's inputs are a random share (`server_data`) of the clients' training samples. Every client keeps at
        least one sample. The labels of the server's samples are never used.
-    2. The student's weights are averaged over the second half of the epochs, at a constant learning rate. The paper
-       uses a cyclical rate.
+    2. The student trains at a constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.
 
 Example:

@@ -6,8 +6,8 @@ Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Ba
 Formulas of fedbens:
     All clients train from the same $M$ starts (`models`). Client $k$ reaches the local optima $w_{k1}, \dots, w_{kM}$.
     It sends each optimum with the diagonal $F_{km}$ of its Fisher matrix, which is measured as in `fedfisher`.
-    Laplace's approximation describes the client's posterior as a mixture of Gaussians at the optima. Their precisions
-    $P_{km}$ follow from the `temperature` $T$ and the `precision` $c$:
+    Laplace's approximation describes the client's posterior as a mixture of Gaussians at the optima. The precisions
+    $P_{km}$ of the Gaussians follow from the `temperature` $T$ and the `precision` $c$:
 
     $$
     p_k(w) = \frac1M \sum_m \mathcal N\bigl(w; w_{km}, P_{km}^{-1}\bigr), \qquad P_{km} = \frac{n_k F_{km}}{T} + c.
@@ -22,8 +22,8 @@ Formulas of fedbens:
 
     For each start the server computes the median of the uploads (the lower middle value if their number is even). From
     this median the server goes to a mode of $p$. The $M$ modes predict together. `solver: exact` makes fixed-point
-    steps, in which $\log p$ never falls. Each step computes the share $r_{km}$ of every optimum in its client's density
-    at $w$, and then a mean of the optima, weighted by shares and precisions:
+    steps, in which $\log p$ never falls. In each step, $r_{km}$ is the share of optimum $m$ in the density of client
+    $k$ at $w$. The next $w$ is a mean of all optima, weighted by shares and precisions:
 
     $$
     r_{km} = \frac{\mathcal N(w; w_{km}, P_{km}^{-1})}{\sum_l \mathcal N(w; w_{kl}, P_{kl}^{-1})}, \qquad
@@ -40,11 +40,11 @@ Deviations:
     2. The descent scores the model on the server's samples at the start, every 50 steps and at the end. The authors'
        code scores the model after the first of every 50 steps. The server's samples (`validation` sets their share)
        belong to no client.
-    3. The mixture's weights are equal, which is the authors' default. Left out are weights from the Laplace evidence,
-       Kronecker factors, and a full Hessian of the last layer.
-    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. For
-       some parameters no client has information. With `prior` 0 such a parameter is the mean of the uploads. Otherwise
-       this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
+    3. The mixture's weights are equal, which is the authors' default. Weights from the Laplace evidence, Kronecker
+       factors, and a full Hessian of the last layer are left out.
+    4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. If
+       the Fisher information about a parameter is 0 at every client, `prior` 0 makes this parameter the mean of the
+       uploads. With any other `prior`, this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
     5. The product has no factor for clients that do not take part or have no samples.
     6. As in `fedfisher` (deviations 3 and 6), the Fisher diagonal is not compressed, and it is computed from the
        network's own loss. The virtual clock counts the time of this computation.

@@ -4,8 +4,8 @@ Source: Hu, Zhou, Cao, Ling, Xia, Chen, *FedCross: Towards Accurate Federated Le
 Cross-Aggregation*, ICDE 2024, Alg. 1.
 
 Formulas of fedcross:
-    $v_i$ is model $i$ after the training of round $t = 0, 1, \ldots$. The server mixes it with the trained model of its
-    partner $\mathrm{co}(i)$. The mean model $\bar w$ predicts:
+    $v_i$ is model $i$ after the training of round $t = 0, 1, \ldots$. The server mixes $v_i$ with the trained model of
+    the partner $\mathrm{co}(i)$. The mean model $\bar w$ predicts:
 
     $$
     w_i \leftarrow \alpha \, v_i + (1 - \alpha) \, v_{\mathrm{co}(i)}, \qquad
@@ -13,8 +13,8 @@ Formulas of fedcross:
     \bar w = \frac{1}{K} \sum_i w_i.
     $$
 
-    With `partner: most_similar` the partner is the other model $j$ with the largest cosine of $v_i$ and $v_j$, with
-    `least_similar` the one with the smallest.
+    With `partner: most_similar` the partner is the other model $j$ with the largest cosine of $v_i$ and $v_j$. With
+    `least_similar` it is the model with the smallest cosine.
 
 Deviations:
     1. If the scenario does not set the number of participants (`participation.per_round`), all clients take part. The

@@ -10,8 +10,8 @@ averages their uploads (Alg. 3). Each architecture has its own student. All stud
 uploads.
 
 Formulas of feddf:
-    Training starts at the averaged model $\bar w$. On the server's inputs $x$, the student learns the prediction $q$ of
-    the ensemble of the uploads:
+    The student starts at the averaged model $\bar w$. On the server's inputs $x$, the student learns the prediction $q$
+    of the ensemble of the uploads:
 
     $$
     \bar w = \sum_{i \in S} p_i u_i, \qquad
@@ -59,11 +59,11 @@ from fedray.methods import kit
 def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     """Checks a list of architectures. Each architecture is a section like `model`.
 
-    The section may also name the `tier` of the clients that train the architecture. If it has `answers: false`, the
-    architecture is trained but does not predict.
+    The section may also name the `tier` of the clients that train the architecture. With `answers: false` in the
+    section, the architecture is trained but does not predict.
 
     Raises:
-        ValueError: The value is no list of sections.
+        ValueError: The value is not a list of sections.
         BadInput: A section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(one, Mapping) for one in value):

@@ -7,8 +7,8 @@ ICLR 2021, Alg. 1. FedDyn-ensemble is FedDyn under the schedule of Fed-ensemble 
 server keeps one vector per model.
 
 Formulas of feddyn:
-    Client $i$ keeps a vector $h_i$, and the server keeps $h$. Both start at 0. They accumulate the changes of the
-    models, multiplied by the key `alpha`:
+    Client $i$ keeps a vector $h_i$, and the server keeps $h$. Both start at 0. These vectors accumulate the changes of
+    the models, multiplied by the key `alpha`:
 
     $$
     \begin{aligned}
@@ -26,7 +26,7 @@ Deviations:
     1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
     2. If uploads are compressed, a client's correction uses the change that the client computed. The server's vector
        uses the change that was sent.
-    3. If a scenario merges uploads by another rule than the mean, the server's h uses the merged change.
+    3. If a scenario merges uploads by a rule other than the mean, the server's h uses the result of this rule.
 
 Note:
     With alpha -> 0 FedDyn does not become FedAvg, because `h / alpha` does not vanish (h is proportional to alpha).
@@ -91,7 +91,7 @@ def feddyn_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def correct_clients(local: kit.Local, alpha: float, trainable: int) -> tuple[kit.Local, kit.Correction]:
-    """Returns FedDyn's local training, and the `Piece` that updates `h_i <- h_i - alpha (u - w_start)`.
+    """Returns FedDyn's local training, and the addition to each job that updates `h_i <- h_i - alpha (u - w_start)`.
 
     Only the first `trainable` values of a model are trained.
     """

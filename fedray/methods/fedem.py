@@ -4,9 +4,10 @@ Source: Marfoq, Neglia, Bellet, Kameni, Vidal, *Federated Multi-Task Learning un
 2021, Alg. 1.
 
 Formulas of fedem:
-    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. For each sample $j$ the client
-    computes the responsibility $q_j(m)$ of component $m$: the probability that the sample comes from it. It sets
-    $\pi_i$ to the mean responsibilities. Then it trains each component on the samples, weighted by them:
+    Client $i$ has weights $\pi_i$ over $K$ components. Component $m$ is a model $w_m$. The responsibility $q_j(m)$ is
+    the probability that sample $j$ comes from component $m$. The client computes all responsibilities, and sets
+    $\pi_{im}$ to the mean of $q_j(m)$ over its samples. Then the client trains each component $m$ on all its samples,
+    with the weights $q_j(m)$:
 
     $$
     \begin{aligned}
@@ -25,8 +26,8 @@ Deviations:
        computed from the broadcast models.
     2. A responsibility is at least 1e-12. Responsibilities follow from the network's own loss, even if `local.loss` is
        set.
-    3. A client of the run that has not taken part yet has equal weights at first. It makes 20 E steps (the first two
-       formulas) on the current models. The average of the K models predicts for a new client.
+    3. A client of the run that has not taken part yet starts from equal weights $\pi_i$, and makes 20 E steps (the
+       first two formulas) on the current models. The average of the K models predicts for a new client.
     4. Virtual time counts the steps and bytes of all K models, and one forward pass of each model for the E step.
 
 Example:

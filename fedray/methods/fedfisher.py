@@ -4,9 +4,9 @@ Source: Jhunjhunwala, Wang, Joshi, *FedFisher: Leveraging Fisher Information for
 2024, diagonal variant. `solver: exact` is Fisher merging (Matena, Raffel, NeurIPS 2022).
 
 Formulas of fedfisher:
-    Client $k$ trains from the common start and reaches $w_k$. On its samples, or on `fisher_rows` of them, it then
-    measures the diagonal $F_k$ of the Fisher information of its network. The labels $y$ follow the network's own
-    prediction (`fisher: model`), or are the true ones (`empirical`). The client sends $w_k$ and $F_k$:
+    Client $k$ trains from the common start and reaches $w_k$. Then the client measures the diagonal $F_k$ of the Fisher
+    information of its network on all its samples, or on `fisher_rows` of them. With `fisher: model` the labels $y$
+    follow the network's own prediction. With `empirical` they are the true labels. The client sends $w_k$ and $F_k$:
 
     $$
     F_k = \frac{1}{n_k} \sum_{x} \sum_{y} p_{w_k}(y \mid x) \, \bigl(\nabla_w \log p_{w_k}(y \mid x)\bigr)^2
@@ -34,8 +34,8 @@ Formulas of fedfisher:
 Deviations:
     1. The authors' server uses `solver: descent`. By default the server here computes the optimum, which needs no
        samples.
-    2. `damping` is added to every F_k. The authors' code has no such term in its descent. Its Fisher merging takes the
-       plain mean if `sum p_k F_k` is below 1e-6.
+    2. `damping` is added to every F_k. The authors' code has no such term in its descent. For Fisher merging, the
+       authors' code takes the plain mean if `sum p_k F_k` is below 1e-6.
     3. The authors' code quantizes weights and Fishers before it merges them. Here `compress` applies only to the model.
        The diagonal is measured before the model is compressed, and is sent as it is.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
@@ -118,7 +118,7 @@ LOOKED_STEPS = 100  # steps between two scores on the server's samples
 def fedfisher(setting: kit.Setting) -> kit.Method:
     """Composes FedFisher with K models, `[K, d]`.
 
-    A client receives d values of a model, and sends 2 d (model and curvature).
+    A client receives the d values of a model, and sends 2 d values (model and curvature).
     """
     options = setting.options
     descent = kit.one_shot.Descent(
@@ -138,6 +138,6 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:
-    """Returns how clients measure the curvature of their loss, as the options `fisher` and `fisher_rows` say."""
+    """Returns the addition to each job that measures the curvature of the client's loss (`fisher`, `fisher_rows`)."""
     rows = setting.options["fisher_rows"]
     return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

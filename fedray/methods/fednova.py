@@ -4,8 +4,8 @@ Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Pro
 Optimization*, NeurIPS 2020, eq. 7 with SGD.
 
 Formulas of fednova:
-    Client $i$ takes $\tau_i$ local steps of SGD. The server averages the clients' mean steps, not the sums of their
-    steps:
+    Client $i$ takes $\tau_i$ local steps of SGD. The server averages the mean step of each client, not the sum of the
+    client's steps:
 
     $$
     w \leftarrow w + \tau_{\mathrm{eff}} \sum_{i \in S} p_i \, \frac{u_i - w}{\tau_i}, \qquad
@@ -19,9 +19,10 @@ Formulas of fednova:
     $$
 
 Deviations:
-    1. The sums run over the clients that took part in a round and trained the model; `p_i` are these clients' shares.
+    1. The sums run over the clients that took part in a round and trained the model. The weights `p_i` of these clients
+       add up to 1.
     2. Adam and the proximal term would need a different `a_i`, and are refused. Weight decay is part of the loss. The
-       paper does not have `local.nesterov`. With it, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
+       paper does not have `local.nesterov`. With this key, $|a_i|_1$ is $\tau_i$ plus $\rho$ times the formula above.
     3. Float buffers (BatchNorm) are not trained by SGD. They are averaged with `p_i`, as in FedAvg.
     4. The default of `server.weighting` is `examples`. With `uniform` all `p_i` are equal.
 

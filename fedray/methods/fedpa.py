@@ -12,7 +12,7 @@ Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, the first steps of a client's training (the fraction `mixing`)
     are not used. The other steps $s$ are cut into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The
     mean $x_t$ of SGD's iterates $v_s$ in window $t$ is a sample of the client's posterior. The samples have the mean
-    $\bar x$. Their covariance is mixed with the identity, by the key `rho` ($\rho$):
+    $\bar x$. Their covariance is mixed with the identity matrix. The key `rho` ($\rho$) sets the weights of both:
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad
@@ -42,9 +42,9 @@ Deviations:
     1. The authors' code skips the first epochs and takes one sample in each later epoch. With `local.epochs` 5,
        `mixing` 0.2 and `samples` 4 the windows here are the same as in their code with one skipped epoch.
     2. A client with fewer steps than l takes one sample per step.
-    3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST; the default of `rho` is from
-       their code. In the example, 400 of 1,500 rounds are burn-in. Clients and server have momentum (the server 0.9,
-       with `server.lr` 0.5).
+    3. The defaults of `mixing` and `samples` are from the authors' example for EMNIST. The default of `rho` is from
+       their code. In the example, 400 of 1,500 rounds are burn-in, and clients and server have momentum (0.9 for the
+       server, with `server.lr` 0.5).
     4. Float buffers (running statistics of normalization layers) have no posterior. They are averaged as in FedAvg.
     5. Computing the upload from the samples takes no virtual time.
 

@@ -19,7 +19,7 @@ Formulas of fedper:
     $$
 
 Formulas of fedbn:
-    FedBN is FedPer in which $h_i$ is the normalization layers with their running statistics.
+    FedBN is FedPer with a different $h_i$: the normalization layers with their running statistics.
 
 Formulas of fedrep:
     FedRep is FedPer with local training in two parts. First only the head is trained, and then only the body:
@@ -29,8 +29,8 @@ Formulas of fedrep:
     h_i)\bigr).
     $$
 
-    The last `body_epochs` of `local.epochs` train the body. With `local.steps` the body gets the fraction `body_epochs`
-    / 10 of the steps, at least one step.
+    Of the epochs of a local training (`local.epochs`), the last `body_epochs` train the body, and the others train the
+    head. With `local.steps` the body gets the fraction `body_epochs` / 10 of the steps, at least one step.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.

@@ -17,8 +17,9 @@ Formulas of fedrolex:
 Deviations:
     1. Deviations 1 to 5 of HeteroFL hold here, too. Only the whole network predicts, as in the paper.
     2. All uploads have the same weight. The paper's mean has client weights p_n. With `server.weighting: examples` the
-       weight is the number of the client's samples. In the authors' code convolutions have equal weights, too. The last
-       layer and normalization layers of an upload weigh more there, the more often they were trained in earlier rounds.
+       weight is the number of the client's samples. In the authors' code the convolutions of all uploads have equal
+       weights, too. But the weight of an upload's last layer and normalization layers grows with the number of earlier
+       rounds that trained these layers.
     3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
     4. Channels of a slice keep their order in the layer, even if the window wraps. This does not change the results.
 

@@ -15,8 +15,8 @@ Formulas of fedsam:
     The server averages as FedAvg does.
 
 Deviations:
-    1. Only the gradient of the data is taken at the worst point. Weight decay and the proximal term are added
-       afterwards, and then the optimizer of the scenario makes the step.
+    1. Only the gradient of the loss on the data is taken at the worst point. Weight decay and the proximal term are
+       added afterwards, and then the optimizer of the scenario makes the step.
     2. Running statistics of normalization layers are updated once per batch, at the weights $v$.
     3. In virtual time a step costs as much as two steps of FedAvg, because it has two gradients.
 

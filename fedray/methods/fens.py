@@ -33,7 +33,7 @@ Formulas of fens:
 
     | `aggregator` | $g_\theta(z)$ | first $\theta$ |
     | --- | --- | --- |
-    | `neural` | $W_2 \, \mathrm{relu}(W_1 z)$, $N \cdot$ `width` hidden units, no biases | that of `torch.nn.Linear` |
+    | `neural` | $W_2 \, \mathrm{relu}(W_1 z)$, $N \cdot$ `width` hidden units, no biases | as in `torch.nn.Linear` |
     | `client_weights` | $\sum_i \theta_i z_i$ | $1 / N$ |
     | `class_weights` | $\sum_i \theta_i \odot z_i$, one weight for each client and class | $1 / N$ |
 
@@ -53,9 +53,9 @@ Formulas of fens:
 
 Deviations:
     1. `mean` and `label_shares` average probabilities. A published copy of the authors' code (mattduerrmeier/fens,
-       `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because it does
-       not count first choices. The code's neural aggregator has biases. The code's `client_weights` start at 1, and one
-       more parameter is added to the outputs of all classes.
+       `flamby/aggs.py`) averages logits if there are several classes. The code's voting is left out, because this
+       voting does not count first choices. The code's neural aggregator has biases. The code's `client_weights` start
+       at 1, and one more parameter is added to the outputs of all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
        for the proxy samples takes no virtual time.
@@ -90,7 +90,7 @@ _IS_TRAINED = Needs("method.aggregator", _TRAINED)
 
 
 def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, options: Mapping[str, Any]) -> Any:
-    """Returns the stack of FENS.
+    """Returns the stack (two layers of models) of FENS.
 
     The first layer has each client's network. The meta model is the aggregator of the networks' outputs.
     """

@@ -1,13 +1,13 @@
 r"""HeteroFL: weak clients train only the first channels of each hidden layer.
 
 Source: Diao, Ding, Tarokh, *HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous
-Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r; the default is 1. The slice of
-a client is the part of the network that the client receives, trains and sends. A slice of width 1/2 has about a quarter
+Clients*, ICLR 2021, arXiv 2010.01264, Alg. 1. A tier of `clients.tiers` has a `width` r, by default 1. The slice of a
+client is the part of the network that the client receives, trains and sends. A slice of width 1/2 has about a quarter
 of the parameters. With several models (Fed-ensemble's schedule) each model is sliced in the same way.
 
 Formulas of heterofl:
     A client of a tier of width $r$ trains a network with only $\lceil r c \rceil$ of the $c$ channels of each hidden
-    layer. It receives the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r
+    layer. The client receives the first rows and columns of each weight matrix or kernel: $w_r = w[1 : \lceil r
     c_{\mathrm{out}} \rceil, \, 1 : \lceil r c_{\mathrm{in}} \rceil]$. Inputs and outputs stay whole. With
     `scaler: true` the slice divides each hidden layer by $r$ before the activation, in training and in prediction.
 

@@ -4,7 +4,7 @@ Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Fe
 (model averaging).
 
 Formulas of ifca:
-    Every participant receives the $K$ models, and trains the one with the smallest loss on its own samples:
+    Every participant receives the $K$ models, and trains the model with the smallest loss on its own samples:
 
     $$
     k_i = \operatorname*{argmin}_k F_i(w_k), \qquad u_i = \mathrm{Train}(w_{k_i}; F_i), \qquad

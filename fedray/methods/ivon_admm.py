@@ -6,25 +6,26 @@ Learning is Effective for Large Deep Networks*, ICML 2024.
 
 Formulas of ivon_admm:
     The posterior over the network's weights is a Gaussian $q$, independent in each weight, with mean $m_g$ and
-    precision $S_g$. It minimizes the expected losses of all clients plus the divergence from the prior $p_0$, with the
-    `temperature` $\tau$ and the precision $S_0$ (`prior`):
+    precision $S_g$. $q$ minimizes the sum of the expected losses of all clients and the divergence from the prior
+    $p_0$. The losses are divided by the `temperature` $\tau$, and $p_0$ has the precision $S_0$ (`prior`):
 
     $$
     \sum_k \frac{n_k}{\tau} \, \mathbb{E}_q \, \ell_k + \mathrm{KL}(q \,\Vert\, p_0), \qquad p_0 = N(0, 1 / S_0).
     $$
 
-    Natural parameters are $\lambda = (S m, \, S)$ for mean $m$ and precision $S$. Each client has its own Gaussian
-    $q_k$, with mean $m_k$ and precision $S_k$. It also has a factor $t_k(w) = \exp(a_k w - b_k w^2 / 2)$, whose natural
-    parameters $\lambda_k = (a_k, b_k)$ are 0 at first. The paper's duals are $v_k = -a_k$ and $V_k = -b_k$. A client
-    starts at $q$, and minimizes its expected loss, a linear term, and the divergence from $q$ with the weight $\rho$
-    (`penalty`):
+    A Gaussian with mean $m$ and precision $S$ has the natural parameters $\lambda = (S m, \, S)$. Each client has its
+    own Gaussian $q_k$, with mean $m_k$ and precision $S_k$. The client also has a factor $t_k(w) = \exp(a_k w - b_k w^2
+    / 2)$, whose natural parameters $\lambda_k = (a_k, b_k)$ are 0 at first. The paper's duals are $v_k = -a_k$ and $V_k
+    = -b_k$. A client starts at $q$, and minimizes its expected loss, a linear term, and the divergence from $q$ with
+    the weight $\rho$ (`penalty`):
 
     $$
     \frac{n_k}{\tau} \, \mathbb{E}_{q_k} \, \ell_k + \mathbb{E}_{q_k} \log t_k + \rho \, \mathrm{KL}(q_k \,\Vert\, q).
     $$
 
-    The client makes steps of IVON. Each draws $w = m_k + \varepsilon S_k^{-1/2}$ and computes the gradient $\hat g$ of
-    the batch at $w$. Let $s = n_k / (\tau \rho)$. Step $j$ moves the precision, the mean gradient $g$, and the mean:
+    The client makes steps of IVON. Each step draws $w = m_k + \varepsilon S_k^{-1/2}$, with a standard normal
+    $\varepsilon$, and computes the gradient $\hat g$ of the batch at $w$. Let $s = n_k / (\tau \rho)$. Step $j$ changes
+    the precision, the mean gradient $g$, and the mean:
 
     $$
     \begin{aligned}
@@ -37,30 +38,31 @@ Formulas of ivon_admm:
     $$
 
     These are the paper's formulas with $S_k = s \, (h + \delta)$ and $\delta = S_g / s$. A precision stays above 0. The
-    client sends $\Delta_k = \lambda(q_k) - \lambda(q)$. Its factor moves with the `dual_step` $\gamma$:
+    client sends $\Delta_k = \lambda(q_k) - \lambda(q)$. The key `dual_step` is the step size $\gamma$ of the client's
+    factor:
 
     $$
     \lambda_k \leftarrow \lambda_k + \gamma \rho \, \Delta_k .
     $$
 
-    The server computes the sum of all factors from the uploads. The new posterior is the mean of the Gaussians of the
-    participants $\mathcal P$, mixed with the prior times all factors. The latter has the weight $\alpha$
-    (`server_step`; the value `admm` means $1 / (1 + \rho N)$):
+    The server computes the sum of all $\lambda_k$ from the uploads. The new posterior mixes two terms: the mean of the
+    Gaussians of the participants $\mathcal P$, and the product of the prior and all factors. The second term has the
+    weight $\alpha$ (`server_step`; the value `admm` means $1 / (1 + \rho N)$):
 
     $$
     \lambda(q) \leftarrow (1 - \alpha) \Bigl( \lambda(q) + \frac{1}{|\mathcal P|} \sum_{k \in \mathcal P} \Delta_k
     \Bigr) + \alpha \Bigl( (0, S_0) + \sum_{k=1}^N \lambda_k \Bigr).
     $$
 
-    At a fixed point all $q_k$ equal $q$, the prior times all factors. In the first round $q$ is the prior. Training
-    then begins at the network's usual first weights, with the standard deviation $\log(1 + e^{r})$, where $r$ is the
-    option `rho`. Known cases:
+    At a fixed point all $q_k$ equal $q$, and $q$ is the product of the prior and all factors. In the first round $q$ is
+    the prior. In this round, training begins at the network's usual initial weights, with the standard deviation
+    $\log(1 + e^{r})$, where $r$ is the option `rho`. Known cases:
 
     - With quadratic losses the fixed point is the exact posterior. With $\alpha = \gamma = 1$ one round reaches it.
     - With $\rho = \tau = \alpha = 1$ the method is PVI with the damping $\gamma$.
-    - With $S_k = c$ for all clients (`beta2: 1`, and $S_0 = c$), which have $n$ samples each, the method is FedDyn.
-      FedDyn's $\alpha$ is $\tau \rho c / n$, and its corrections are $-\tau \lambda_k / n$. The prior also multiplies
-      the server's model by $\rho N / (1 + \rho N)$; FedDyn has no such factor.
+    - If every client has $n$ samples and $S_k = c$ (`beta2: 1`, and $S_0 = c$), the method is FedDyn. FedDyn's $\alpha$
+      is $\tau \rho c / n$, and FedDyn's corrections are $-\tau \lambda_k / n$. The prior also multiplies the server's
+      model by $\rho N / (1 + \rho N)$. FedDyn has no such factor.
     - With $\gamma = 0$ the factors stay 1, and the mean of the clients is pulled to the prior.
     - Training diverges if $b_k > \rho S_g + n_k H / \tau$ for a weight, where $H$ is the mean curvature of the client's
       losses. The client's objective then has no minimum, and $S_k$ falls almost to 0. This can happen with a large
@@ -70,13 +72,13 @@ Formulas of ivon_admm:
 
 Deviations:
     1. A client sends lambda(q_k) - lambda(q), from which the server computes the mean and the sum. The authors' clients
-       send q_k and their duals: twice as many values.
+       send q_k and their duals, which are twice as many values.
     2. All clients begin with the same standard deviation. In the authors' code it is `1 / sqrt(n h_0 / (tau rho) +
        S_0)`, which depends on the number of samples.
-    3. If only some clients take part, the sum still runs over all factors, and alpha counts all N clients. The authors'
-       clients all take part in every round.
-    4. If the learning rate is 0 (at the end of a cosine), the precision does not change. The learning rate falls only
-       if `local.schedule` says so. The authors use a cosine over all rounds.
+    3. If only some clients take part, the sum still runs over the factors of all N clients, and `admm` uses this N. In
+       the authors' code, all clients take part in every round.
+    4. If the learning rate is 0 (at the end of a cosine schedule), the precision does not change. By default the
+       learning rate is constant (`local.schedule` changes it). The authors use a cosine over all rounds.
     5. The running mean of gradients starts at 0 in every round. In the authors' code the running mean continues.
     6. A precision of q that is not above 0 is replaced by 1e-6. The authors' code would produce NaN.
     7. By default ten draws from q predict. The authors report predictions of 32 draws, and of the mean.

@@ -3,10 +3,10 @@ r"""MOON: FedAvg with a contrastive loss that keeps a client's features near tho
 Source: Li, He, Song, *Model-Contrastive Federated Learning*, CVPR 2021, Alg. 1 and equations 3 and 4.
 
 Formulas of moon:
-    Features are the inputs of the last layer. $z(x)$ are the features of the model that is trained, $z_{\mathrm{glob}}$
-    those of the broadcast model, and $z_{\mathrm{prev}}$ those of the client's last trained model. $s$ is the cosine of
-    the angle between two vectors of features. A client minimizes its loss plus a contrastive loss, with the key `mu`
-    and the `temperature` $\tau$:
+    Features are the inputs of the last layer. A sample $x$ has the features $z$ in the model that is trained,
+    $z_{\mathrm{glob}}$ in the broadcast model, and $z_{\mathrm{prev}}$ in the client's last trained model. $s$ is the
+    cosine of the angle between two vectors of features. A client minimizes the sum of its loss and a contrastive loss.
+    The key `mu` is the weight of the contrastive loss, and $\tau$ is the `temperature`:
 
     $$
     F_i(v) + \mu \cdot \frac{1}{n_i} \sum_x -\log

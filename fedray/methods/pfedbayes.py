@@ -4,13 +4,13 @@ Source: Zhang, Li, Li, Huang, Gu, *Personalized Federated Learning via Variation
 2206.07977, Alg. 1. Details follow AllenBeau/pFedBayes, an unofficial implementation.
 
 A row of the state holds two Gaussians: the client's own q, and its copy w of the global Gaussian. q is a private layer,
-as in FedPer: it is not sent.
+as in FedPer, and is not sent.
 
 Formulas of pfedbayes:
     A model is a Gaussian $N(\mu, \sigma^2)$ over each of the network's $p$ weights, with $\sigma = \log(1 + e^{\rho})$.
     Each client keeps its own Gaussian $q_i$. The prior of $q_i$ is the client's copy $w_i$ of the global Gaussian $w =
-    N(\nu, \tau^2)$. Each step draws $\varepsilon \sim N(0, I)$, and changes $\mu$ and $\rho$ by the gradient of the
-    expected loss plus the divergence from $w_i$, weighted by the key `zeta`:
+    N(\nu, \tau^2)$. Each step draws $\varepsilon \sim N(0, I)$, and changes $\mu$ and $\rho$ by the gradient of the sum
+    of the expected loss and the divergence from $w_i$. The key `zeta` is the weight of the divergence:
 
     $$
     F_i(q) = \mathbb{E}_{\varepsilon} \, \ell_i(\mu + \sigma \varepsilon) + \frac{\zeta}{n_i} \, \mathrm{KL}(q \,\Vert\,
@@ -34,12 +34,12 @@ Formulas of pfedbayes:
 
 Deviations:
     1. Each personal step uses a new batch. The unofficial code makes five personal steps on each batch, and then one
-       step of w. Here `local.steps` counts personal steps; the code's R = 20 therefore corresponds to 100 steps. Alg. 1
+       step of w. Here `local.steps` counts personal steps. The code's R = 20 therefore corresponds to 100 steps. Alg. 1
        makes one step of w after each personal step (set `personal_steps: 1` for this).
     2. The noise $\varepsilon$ of the unofficial code has a standard deviation of 0.001.
     3. The divergence has the weight `zeta / n_i` relative to the mean loss, as in the paper. In the unofficial code the
        weight is 1 / (R B).
-    4. Adam starts with an empty memory in each local training. In the unofficial code Adam continues.
+    4. Adam's moments start at 0 in each local training. In the unofficial code they are kept.
     5. The first q of a client is the global Gaussian of the round in which the client first takes part. The first means
        are the network's usual first weights (`model.weight_sd: 0.1` draws them as the unofficial code does).
     6. The network with the mean weights predicts. The unofficial code draws the weights once, with a standard deviation
@@ -67,7 +67,7 @@ from fedray.methods import kit
 
 
 def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns a network with the parameters of two Gaussians, the client's own and its copy of the global one."""
+    """Returns a network whose parameters are two Gaussians: the client's own, and its copy of the global one."""
     return kit.net.MeanField(net, options["rho"], name)
 
 

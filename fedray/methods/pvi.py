@@ -9,15 +9,17 @@ A row of the state holds q and the client's factor, which stays with the client.
 
 Formulas of pvi:
     The posterior over the network's $p$ weights is the product of a prior and a factor per client, $q(w) = p_0(w)
-    \prod_k t_k(w)$. All are Gaussians, independent in each weight. In the natural parameters $\lambda = (\mu /
-    \sigma^2, \, 1 / \sigma^2)$ the product is a sum. The prior has the precision $c$ (the key `prior`):
+    \prod_k t_k(w)$. Posterior, prior and factors are Gaussians, independent in each weight. In the natural parameters
+    $\lambda = (\mu / \sigma^2, \, 1 / \sigma^2)$ the product is a sum. The prior has the precision $c$ (the key
+    `prior`):
 
     $$
     \lambda = \lambda_0 + \sum_k \lambda_k, \qquad \lambda_0 = (0, c), \qquad \lambda_k = 0 \text{ at first.}
     $$
 
-    A client receives $q$ as means and values $r$ with $\sigma = \log(1 + e^{r})$. It divides $q$ by its own factor. Its
-    training starts at $q$, and minimizes the expected loss plus the divergence from the quotient (the cavity):
+    A client receives $q$ as means and values $r$ with $\sigma = \log(1 + e^{r})$. The client divides $q$ by its own
+    factor. The training starts at $q$, and minimizes the expected loss plus the divergence from the quotient (the
+    cavity):
 
     $$
     F_k(q_k) = \mathbb{E}_{\varepsilon} \, \ell_k(\mu_k + \sigma_k \varepsilon) + \frac{1}{n_k} \,
@@ -44,8 +46,8 @@ Formulas of pvi:
     `samples` networks drawn from $q$ predict together. With `samples: 0` the network with the mean weights predicts.
 
 Deviations:
-    1. A precision of a cavity or of q that is not above 0 is replaced by 1e-6; the linear term does not change. The
-       precisions of factors may have any sign. The authors' code ends with an error, or takes absolute values
+    1. If a precision of a cavity or of q is not above 0, 1e-6 replaces this precision. The linear term does not change.
+       The precisions of factors may have any sign. The authors' code ends with an error, or takes absolute values
        (`enforce_pos_var`). With a `damping` of at most 1 / N the precisions of q stay above 0.
     2. Each step uses one draw of the weights for all samples of a batch. The authors' code draws the activations
        instead, ten times for each sample.
@@ -78,7 +80,7 @@ from fedray.methods import kit
 
 
 def add_factors(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...], name: str) -> Any:
-    """Returns a network with the parameters of a Gaussian over its weights, and of the client's factor."""
+    """Returns a network whose parameters are a Gaussian over the weights of `net`, and a client's factor."""
     return kit.net.Partitioned(net, options["rho"], name)
 
 

@@ -7,7 +7,7 @@ largest loss counts.
 Formulas of qffl:
     Participant $i$ reports its loss $F_i$ at the broadcast model $w$, and trains $w$ to $u_i$. Let $L = 1 / \eta$
     (`local.lr`). $\Delta_i$ is the update, weighted by a power of the loss, and $h_i$ bounds the curvature. The
-    server's step is the sum of the updates, divided by the sum of the bounds:
+    server's step is the sum of all $\Delta_i$, divided by the sum of all $h_i$:
 
     $$
     \Delta_i = F_i^q \, L \, (w - u_i), \qquad
@@ -16,7 +16,7 @@ Formulas of qffl:
     $$
 
 Deviations:
-    1. Participants are drawn uniformly, and numbers of samples do not count.
+    1. Participants are drawn uniformly, and a client's number of samples has no effect.
     2. $L$ is 1 / `local.lr`, even if a schedule lowers the rate. The paper uses the rate that is best for q = 0.
     3. A loss below 1e-10 counts as 1e-10.
     4. Float buffers (BatchNorm) are not trained by SGD. They are averaged with the weights $h_i$.

@@ -1,4 +1,4 @@
-r"""Trains references for comparison. They use the samples of all clients together, or of each client alone.
+r"""Composes reference methods, which train on the samples of all clients together, or on each client's samples alone.
 
 `deep_ensemble` is from Lakshminarayanan, Pritzel, Blundell, *Simple and Scalable Predictive Uncertainty Estimation
 using Deep Ensembles*, NIPS 2017, section 2.4, without adversarial examples.
@@ -19,7 +19,7 @@ Formulas of deep_ensemble:
     \ell(w; x, y) = \frac{1}{2} \log \sigma_w^2(x) + \frac{(y - \mu_w(x))^2}{2 \, \sigma_w^2(x)}.
     $$
 
-    The prediction has the mean and the variance of the mixture of their Gaussians:
+    The mixture of the networks' Gaussians gives the mean and the variance of the prediction:
 
     $$
     \mu(x) = \frac{1}{K} \sum_k \mu_k(x), \qquad \sigma^2(x) = \frac{1}{K} \sum_k \bigl(\sigma_k^2(x) +

@@ -5,9 +5,9 @@ Learning*, ICML 2020, Alg. 1 with option II. A client receives and sends two vec
 its own control variates c and c_i.
 
 Formulas of scaffold:
-    Client $i$ keeps a control variate $c_i$, and the server keeps $c$; both start at 0. From $w$ client $i$ takes
-    $\tau_i$ steps $v \leftarrow v - \eta \, (g_i(v) - c_i + c)$ with its batches' gradients $g_i$, and ends at $u_i$.
-    Its new control variate $c_i^+$ is its mean gradient:
+    Client $i$ keeps a control variate $c_i$, and the server keeps $c$. Both start at 0. Client $i$ starts at $w$, takes
+    $\tau_i$ steps $v \leftarrow v - \eta \, (g_i(v) - c_i + c)$, and ends at $u_i$. Here $g_i$ is the gradient of a
+    batch. The client's new control variate $c_i^+$ is the mean gradient of these steps:
 
     $$
     \begin{aligned}
@@ -21,7 +21,7 @@ Deviations:
     1. Option II divides by `lr` times the number of steps that the client really made.
     2. Control variates are sent whole, even if the change of the model is compressed.
     3. A control variate stays unchanged in a round whose learning rate is 0 (`local.schedule`).
-    4. The paper has plain SGD. With `local.momentum` the corrections pass through the momentum, too. Option II then
+    4. The paper has plain SGD. With `local.momentum` the momentum accumulates the corrections, too. Option II then
        divides by FedNova's $|a_i|_1$ instead of $\tau_i$, so that a control variate is still a mean gradient.
 
 Example:

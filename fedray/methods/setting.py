@@ -23,8 +23,8 @@ class Robust:
 
     Attributes:
         kind: Name of the rule: median, trimmed_mean, krum, multi_krum or none.
-        trim: Number of values that a trimmed mean leaves out at each end, b.
-        byzantine: Number of bad clients that Krum tolerates, f.
+        trim: b, the number of values that a trimmed mean leaves out at each end.
+        byzantine: f, the number of bad clients that Krum tolerates.
     """
 
     kind: str = "none"
@@ -39,7 +39,7 @@ class Optimizer:
     Attributes:
         kind: Name of the optimizer: momentum, adam, yogi or none.
         lr: Learning rate of the server optimizer, above 0.
-        momentum: The coefficient beta of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+        momentum: Coefficient of momentum, or beta_1 of Adam and Yogi, in [0, 1).
         tau: The constant above 0 that Adam and Yogi add to the denominator.
         schedule: A factor of the learning rate for each round. None means 1.
     """
@@ -60,28 +60,30 @@ class Setting:
         layout: The order in which a row of the state holds the d parameters and buffers of a model.
         clients: All clients, in tiers.
         seeds: The seed of each world. A world is one combination of a seed and a fold.
-        participation: Rule by which clients take part in a round.
+        participation: Rule that draws the clients that take part in a round.
         local: Settings of a client's training.
         outputs: A function that takes models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
             C]` in evaluation mode. It can be differentiated. The server may call it (`Server.step`, `Method.answer`).
-        server_rows: A function that takes a world, and returns network inputs `[n, ...]` and targets of the samples
-            that the server holds instead of the clients. The option `server_data` sets their share of all samples. Your
-            own method may declare this option.
-        server_inputs: A function that takes a world, and returns network inputs of the server without labels, `[n,
-            ...]`. They are noise, the inputs of `server_rows`, or those of a data set. The options `inputs` and
-            `input_rows` choose among these. Your own method may declare both options.
+        server_rows: A function that takes a world, and returns network inputs `[n, ...]` and targets of the server's
+            samples. No client holds these samples. The option `server_data` sets which share of all samples the server
+            holds. Your own method may declare this option.
+        server_inputs: A function that takes a world, and returns inputs without labels that the server holds, `[n,
+            ...]`. The inputs are noise, the inputs of `server_rows`, or the inputs of a data set. The option `inputs`
+            chooses the kind, and `input_rows` the number n for noise and data sets. Your own method may declare both
+            options.
         label_counts: A function that takes a world, and returns the number of training samples by client and class,
             `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting adds no
             bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
-        rows: Owner of each row of the schedule: client, slot or stratum.
+        rows: What each row of the schedule belongs to: a client, a slot (place in the round) or a stratum (set of
+            clients).
         weighting: Weights of the uploads in a mean: uniform or examples.
-        coefficients: Weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (no weights of tiers). None
-            means that the method decides.
+        coefficients: Rule for the weights of the tiers in a mean: equal_groups, paper_eq2, or fedavg (tiers have no
+            weights). None means that the method decides.
         robust: The robust rule that replaces the mean.
         optimizer: The server optimizer, which acts on the mean delta.
-        compress: A function that takes the layout of a model, and returns the compression of such models. None means
+        compress: A function that takes a layout, and returns the compression of models with this layout. None means
             that the method decides.
         hold_out: Whether clients withhold samples for validation.
         participants: The largest number of clients that take part in a round.
@@ -92,7 +94,8 @@ class Setting:
         distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
             server, and how many samples these steps read. It is None if the server holds no inputs.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
-            samples. Their share of all samples is `method.validation`. It is None if there are no such samples.
+            samples. The key `method.validation` sets which share of all samples the server holds for this purpose.
+            `score` is None if there are no such samples.
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
             weights of each student, `[d]`. The students learn the mean prediction of all uploads. It is None if the
             server holds no inputs, or if the method has no `networks`.
@@ -101,7 +104,7 @@ class Setting:
         ensemble: The dimensions of a boosted ensemble.
         tier_nets: The network of each tier, for methods that slice the network. It is empty for all other methods.
         private: Layers of the network that stay with the clients (`local.private`).
-        memory: Private layers that only training uses.
+        memory: Private layers that training uses, but prediction does not.
         options: The options of the method (`MethodSpec.options`).
         own_method: Name of a user's own method in messages and warnings. It is empty for a method of fedray.
     """

@@ -28,11 +28,11 @@ Deviations:
        of them trained the model.
     2. The server applies the tiers' weights after compression. The order does not matter, because scaling commutes with
        top-k.
-    3. The paper says "10 local iterations"; here they are 10 local *epochs*. Both are compared in
+    3. The paper says "10 local iterations". Here a local training has 10 *epochs*. Both are compared in
        `docs/results/shefl.md`.
     4. There may be any number of tiers.
-    5. `mu` > 0 adds FedProx's pull. `alpha` > 0 adds FedDyn's corrections (a private vector `[d]` for each client and
-       model) and the step of FedDyn's server.
+    5. `mu` > 0 adds FedProx's proximal term. `alpha` > 0 adds FedDyn's corrections (a private vector `[d]` for each
+       client and model) and the step of FedDyn's server.
     6. Participants are drawn uniformly within their tier. The paper draws one participant from each of ten strata
        (`schedule.rows: stratum`, as in the scenario files of the paper's results).
 

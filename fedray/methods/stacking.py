@@ -18,7 +18,8 @@ probabilities. So the meta model learns to choose a class with a tiny probabilit
 Formulas of stacking:
     FedAvg trains sub model $(b, j)$ of base $b$. With `folds: client` it trains on the samples of all clients except
     client $j$. With `folds: within` it trains on all samples except fold $j$ of every client. Let $x$ be a sample that
-    was left out of the training of all sub models $(b, j)$. Their probabilities are its features $z(x)$:
+    was left out of the training of all sub models $(b, j)$. The features $z(x)$ of this sample are the probabilities
+    that these sub models predict:
 
     $$
     z(x) = \bigl[p_{(1, j)}(x), \dots, p_{(B, j)}(x)\bigr] \in \mathbb{R}^{B C}.
@@ -32,20 +33,21 @@ Deviations:
        still out of fold.
     2. Features never leave the client, as the paper's text says. In the paper's Alg. 2 clients upload the features.
        `meta_data: pooled` does this: clients send features and labels, and the server trains the meta model. The key
-       `features` has two more values, `all` and `side_by_side`, for other readings of the paper. With both, the meta
-       model is also trained on predictions for samples that a sub model has seen. docs/how-to/stacking.md says what
-       each reading leaks.
+       `features` has two more values, `all` and `side_by_side`, for other readings of the paper. With either value, the
+       meta model is also trained on predictions for samples that a sub model has seen. docs/how-to/stacking.md says
+       what each reading leaks.
     3. The sub models of a base start from the same weights and differ only in the samples left out. A base may be an
        ensemble of several models under any schedule. It then predicts with their average.
     4. The paper calls the meta model a linear regression, but trains it with cross entropy. Here the meta model is
-       therefore a softmax layer. For real targets (the paper's future work) it is a linear layer, whose inputs are the
-       bases' predictions. Two more choices are an MLP, and the plain average of the bases, which needs no training.
+       therefore a softmax layer. For real targets (the paper's future work) the meta model is a linear layer, whose
+       inputs are the bases' predictions. Two more choices are an MLP, and the plain average of the bases, which needs
+       no training.
     5. When a client first takes part in phase 3, it downloads the sub models that it needs. Computing the features
        takes no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
        its own samples. Sub model (b, j) is then a vote of the clients' classifiers. With `folds: client` the classifier
-       of client j does not vote. Its probabilities are the shares of the votes. Classifiers cost no bytes, rounds or
-       virtual time here.
+       of client j does not vote. The probabilities of a sub model are the shares of the votes. Classifiers cost no
+       bytes, rounds or virtual time here.
 
 Example:
     >>> import fedray
@@ -74,7 +76,7 @@ def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     Such a section may also have the key `models`, which is the base's number of models.
 
     Raises:
-        ValueError: The value is no list of sections.
+        ValueError: The value is not a list of sections.
         BadInput: A section is wrong. The message names the key.
     """
     if not isinstance(value, list | tuple) or len(value) > 100 or not all(isinstance(base, Mapping) for base in value):
