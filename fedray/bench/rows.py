@@ -67,11 +67,11 @@ def take_turns(
     repeats: int,
     clock: Callable[[], float] = time.process_time,
 ) -> list[Cost]:
-    """Measures several functions in turns (A B A B), and returns the cost of one round for each.
+    """Measures several functions in turns (A B A B), and returns the cost of one round of each function.
 
-    `works` are pairs of a function and the number of rounds in a lap. A lap is timed as a whole. Each function runs a
-    short lap to warm up, and then `repeats` laps. `clock` returns how many CPU seconds were used so far. The cost is
-    the median of all laps.
+    `works` has pairs of a function and the number of rounds in a lap. The rounds of a lap are timed together. Each
+    function runs a short lap to warm up, and then `repeats` laps. The cost of a function is the median of these laps.
+    `clock` returns how many CPU seconds were used so far.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):

@@ -1,6 +1,6 @@
-"""Defines and measures the works of the benchmark.
+"""Defines and measures what the benchmark compares with a plain PyTorch loop.
 
-A *work* is a scenario for fedray, together with its network for a plain PyTorch loop.
+A `BenchWork` is a scenario for fedray, together with the network for the plain loop.
 
 Example:
     >>> _note(Cost(cpu=0.0138, wall=0.0071), Cost(cpu=0.0084, wall=0.0041))
@@ -184,7 +184,7 @@ def digits_study(replicates: int) -> BenchWork:
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """Makes the scenario on which all others are based. `local` has keys of the section `local`."""
+    """Makes the FedAvg scenario on which the other scenarios are based. `local` has keys of the section `local`."""
     return {
         "rounds": 1,
         "runtime": "inline",
@@ -256,7 +256,7 @@ class Federation(NamedTuple):
         model: The global model, which is trained in place.
         clients: `(x, y)` of each client, in the form that the network takes.
         loss: A function that takes outputs and targets, and returns the mean loss of a batch.
-        local: The settings of local training. The loop uses only its optimizer and FedProx's proximal term.
+        local: The settings of local training. The loop uses only the optimizer and FedProx's proximal term.
     """
 
     model: nn.Module
@@ -412,7 +412,7 @@ class Laps(NamedTuple):
     Attributes:
         plain: The number of rounds in a lap of the plain loop.
         fedray: The number of rounds in a lap of fedray.
-        repeats: The number of laps of the plain loop, and of fedray.
+        repeats: The number of laps that the plain loop and fedray each run.
     """
 
     plain: int
@@ -464,7 +464,7 @@ def measure_ratio(
         target: The largest acceptable ratio. None means that there is no target.
         work: The work that fedray and the plain loops train.
         laps: The numbers of laps and rounds.
-        brief: The work after which the weights of fedray and of the loop are compared. None means `work`.
+        brief: A shorter work for comparing the weights of fedray and of the loop after a round. None means `work`.
     """
     bench.pin_to_one_core()
     study = work.study()
@@ -575,7 +575,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def measure_scaling(quick: bool) -> list[BenchResult]:
-    """Measures the speedup by a second actor: the wall time of a round with one actor, divided by that with two."""
+    """Measures the wall time of a round on Ray with one actor, divided by the wall time with two actors."""
     from fedray.runtime.ray.connection import open_ray
 
     work = images(small_cnn, per_round=40)
@@ -601,7 +601,7 @@ class GpuWork(NamedTuple):
 
     Attributes:
         what: The row's text in the table.
-        make: A function that makes what is measured.
+        make: A function that makes the measured scenario and network.
     """
 
     what: str
@@ -702,7 +702,10 @@ def _compare(what: str, target: float, alone: Cost, together: Cost) -> BenchResu
 
 
 def measure_million(quick: bool) -> list[BenchResult]:
-    """Measures the peak memory with a million clients, and their CPU time divided by that of ten thousand clients."""
+    """Measures a round of 1,000 out of a million clients.
+
+    The results are the CPU time, divided by the CPU time with ten thousand clients, and the peak memory.
+    """
     bench.pin_to_one_core()
     few, many = (simulate(generated(number, 1000).study())[0] for number in (10_000, 1_000_000))
     small, large = bench.take_turns([(few, 4), (many, 4)], 3 if quick else 9)
@@ -742,7 +745,7 @@ def measure_memory(quick: bool) -> list[BenchResult]:
 
 
 def _growth(what: str, work: BenchWork, rounds: int, size: Callable[[], float]) -> BenchResult:
-    """Estimates the growth of resident memory per round by least squares, after a warm-up."""
+    """Estimates the growth of resident memory in 100 rounds by least squares, after a warm-up."""
     points: list[tuple[int, float]] = []
 
     def watch(snapshot: Snapshot) -> None:
@@ -832,7 +835,9 @@ def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], re
 
 
 def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns two functions, which evaluate by a plain loop and by fedray, and a dict of both accuracies.
+    """Returns a function that evaluates by a plain loop, a function that evaluates by fedray, and a dict of accuracies.
+
+    Each function writes the accuracy of its ensemble to the dict.
 
     Example:
         >>> work = ensemble_of(plain_mlp, (64,), tested=20)

@@ -72,9 +72,9 @@ def clean_command(yes: bool) -> None:
 
 
 def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Lists the folders of runs and sweeps that were started without `out`, and whether each can be removed.
+    """Prints the folders of runs and sweeps that were started without `out`.
 
-    With `yes`, removes the folders that no process uses.
+    Returns for each folder whether no process uses the folder. With `yes`, removes the unused folders.
     """
     free = []
     for folder in plain.find_temporary(places):

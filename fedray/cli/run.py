@@ -1,7 +1,8 @@
 """Defines the commands that start, check or read runs, and the options that they share with other commands.
 
 The commands are `run`, `resume`, `check` and `docs` for a scenario, and `report`, `compare`, `export` and `plot` for
-finished runs. `fedray/cli/commands.py` has the others. A shared option is a decorator, such as `modules` (`--import`):
+finished runs. `fedray/cli/commands.py` has the other commands. A shared option is a decorator, such as `modules`, which
+gives a command the option `--import`.
 
 Example:
     >>> @click.command()
@@ -52,12 +53,12 @@ def path(text: str) -> Path:
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns what Tab completes for a path: the files that the shell finds."""
+    """Returns the completions of a path for the key Tab. The shell itself finds the files."""
     return [CompletionItem(typed, type="file")]
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Returns what Tab completes for a scenario or a sweep: files, and the names that come with fedray."""
+    """Returns the completions of a scenario or sweep for the key Tab: files, and names that come with fedray."""
     from fedray.scenario.shipped import list_shipped
 
     wanted = {"sweep": ("tune",), "scenario": ("run", "table")}.get(parameter.name or "", ("run", "table", "tune"))
@@ -125,7 +126,7 @@ def loudness(command: _Command) -> _Command:
 
 
 def current_phase() -> ProgressPhase:
-    """Returns the current phase of the running command."""
+    """Returns the object that says what the running command is doing now, such as reading the data."""
     context = click.get_current_context(silent=True)
     return (context.find_object(ProgressPhase) if context else None) or ProgressPhase()
 

@@ -31,16 +31,16 @@ class Measured(NamedTuple):
 
     Attributes:
         answer: The models that predict, with their weights.
-        test: Raw outputs of these models on the test samples.
-        held_out: Raw outputs of these models on the held-out samples.
-        weights: For each world, the clients' weights over these models, `[N, K]`. The dict is empty if all clients
-            predict in the same way.
+        test: Raw outputs of all models of `answer` on the test samples.
+        held_out: Raw outputs of all models of `answer` on the held-out samples.
+        weights: For each world, the clients' weights over the models that predict, `[N, K]`. The dict is empty if all
+            clients predict in the same way.
         own: For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for
             test samples, and the second row for held-out samples.
         residual: For each world, the variance of the residuals on training samples, for the standardized target. The
             dict is empty for classification.
-        ood: Raw outputs of these models for the out-of-distribution inputs.
-        train: Raw outputs of these models on the training samples.
+        ood: Raw outputs of all models of `answer` for the out-of-distribution inputs.
+        train: Raw outputs of all models of `answer` on the training samples.
     """
 
     answer: Answer
@@ -99,7 +99,8 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
     """Returns each client's weights over the K models that predict, `[n, K]`. Model i belongs to client i.
 
-    The client's own model has all the weight. If it is none of these K, the client has `Answer.weights`.
+    The client's own model has all the weight. If the own model does not predict, the client has the common weights
+    (`Answer.weights`).
 
     Example:
         >>> from fedray.core.types import State
@@ -130,7 +131,7 @@ class WeightedRows(NamedTuple):
     weight: FloatArray
 
     def mean(self, values: ArrayLike) -> FloatArray:
-        """Returns the weighted mean of the values `[..., n]` of these samples, `[...]`. Without samples, it is NaN.
+        """Returns the weighted mean `[...]` of values `[..., n]` of these samples. The mean of no samples is NaN.
 
         Equal weights give the plain mean, so that the mean of ones is exactly 1.
 
@@ -158,7 +159,8 @@ def count_known(study: Study) -> int:
 def pick_recorded_clients(study: Study) -> IntArray:
     """Returns the ids of the clients of the run whose scores are recorded, `[n]`.
 
-    The key `evaluate.clients` sets their number. If it is below the number of all clients, they are evenly spaced.
+    The key `evaluate.clients` sets the number of these clients. If it is below the number of all clients, the ids are
+    evenly spaced.
     """
     known = count_known(study)
     wanted = min(study.evaluation.clients, known)
@@ -222,9 +224,9 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
 
 def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
-    """Returns 1 for each sample whose predicted class is right, else 0, `[..., n]`.
+    """Returns for each sample whether the predicted class is right (1) or wrong (0), `[..., n]`.
 
-    In a regression, returns the squared error of each sample, averaged over its targets.
+    In a regression, returns the squared error of each sample, averaged over the sample's targets.
 
     Args:
         study: The trained study (the objects of the run).
@@ -250,7 +252,8 @@ Group = Callable[[int], int | None]  # client -> key of its group, whose clients
 def group_by_weights(weights: FloatArray | None) -> Group:
     """Returns a function that takes a client and returns its group (`value_each`).
 
-    If `weights` is None, all clients predict alike and are in group 0. Otherwise the group is None.
+    If `weights` is None, all clients predict alike and are in group 0. Otherwise each client predicts in its own way,
+    and its group is None.
     """
     return lambda _client: 0 if weights is None else None
 
@@ -266,8 +269,8 @@ def value_each(
         clients: Ids of the clients, `[N]`.
         find: A function that takes a client and returns its samples.
         value: A function that computes the values of a client's samples.
-        group: A function that takes a client and returns its group. Clients of a group predict alike, so their values
-            are computed once, for all samples.
+        group: A function that takes a client and returns its group. Clients of a group predict alike, so the values
+            are computed only once for a group. A client with the group None is computed by itself.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -429,10 +432,10 @@ def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor
 
 
 def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str = "test", *, lowest: bool) -> FloatArray:
-    """Returns each client's score with the best of its own models on a split, `[N]`.
+    """Returns each client's score on a split with the best of the client's own models, `[N]`.
 
     A client may train several models of its own, each in a personal pass (one per `lambda` of Ditto). The best model is
-    the best on the client's held-out samples.
+    the model with the best score on the client's held-out samples.
 
     Args:
         own: For each (world, client), the scores of P personal passes, `[2, P]`. The first row is for test samples, and
@@ -450,7 +453,8 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
     """Returns for each client the index of its best personal pass, `[N]`, from scores on held-out samples `[N, P]`.
 
-    Of equally good passes, the first is the best. NaN is the worst score.
+    `lowest` says whether the lowest score is the best. Of equally good passes, the first is the best. NaN is the worst
+    score.
     """
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
@@ -529,7 +533,9 @@ Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None],
 
 
 class Inquiry(NamedTuple):
-    """Asks clients of the run for values of their predictions on a split. An example is each sample's log likelihood.
+    """A request to the clients of the run for values of their predictions on a split.
+
+    An example of such a value is the log likelihood of a sample.
 
     Attributes:
         split: The split, `test` or `hold_out`.
@@ -657,16 +663,16 @@ def compute_client_values(
 ) -> list[FloatArray]:
     """Returns the values that `inquiry` requests from each client of the run.
 
-    They are means `[means]`, or the values of the client's n_k samples, `[n_k]`.
+    For each client, the array has means `[means]`, scores, or the values of the client's n_k samples, `[n_k]`.
 
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         measured: The results of the runtime for this evaluation.
         of: The predictions of the models for all samples of the split.
-        inquiry: The split and the values that are asked for.
+        inquiry: The request, with the split and the requested values.
         own: The results of clients with their own models (`ask_own`). None means that there are no such clients.
-        common: The values of all samples if the models have their common weights. None means that they are not
+        common: The values of all samples for the common weights of the models. None means that these values are not
             computed yet.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
@@ -760,7 +766,10 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes the request that clients fit their weights over the models. The answer of c clients is `[K, c]`."""
+    """Makes a request to clients to fit their weights over the models. A result of c clients is `[K, c]`.
+
+    `clients` has the ids of the requested clients of each world.
+    """
     return Question(fit_mixtures, clients=clients, numbers=models)
 
 

@@ -33,8 +33,8 @@ def measure_sets(
 ) -> FloatArray:
     """Returns the conformal score of each sample's true label, `[n]`.
 
-    With `thresholds`, the result describes the samples' sets instead, `[2, n]`. The first row is 1 if the set contains
-    the true label, else 0. The second row is the size of the set.
+    With `thresholds`, the result describes the samples' sets instead, `[2, n]`. The first row says whether the set
+    contains the true label (1) or not (0). The second row is the size of the set.
     """
     said = answers.join_answers(study, of, rows, weights)
     threshold = None if thresholds is None else float(thresholds[world])
@@ -74,12 +74,13 @@ def list_withheld(study: Study, world: int) -> list[IntArray]:
 
 
 def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None) -> answers.Inquiry:
-    """Makes the request that clients measure the conformal sets of their samples of a split.
+    """Makes a request to clients to measure the conformal sets of their samples of a split.
 
     Args:
         split: The split, `test` or `hold_out`. With thresholds, only every second held-out sample of a client counts.
         rule: The rule that makes conformal sets.
-        thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet.
+        thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet. Clients then
+            return the conformal scores from which thresholds are computed.
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
@@ -130,10 +131,6 @@ def measure_split(
 ) -> tuple[FloatArray, list[FloatArray], Any]:
     """Returns conformal scores for the samples of a split. With `found`, returns coverage and size of the sets instead.
 
-    There are three results. The first is that of `measure_sets` for all samples and the models' common weights. The
-    second has for each client the scores of its true labels, `[n_k]`, or the coverage and mean size of its sets, `[2]`.
-    The third is the true labels or targets, `[n]`.
-
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
@@ -142,6 +139,11 @@ def measure_split(
         rule: The rule that makes conformal sets.
         found: The thresholds. None means that they are not known yet.
         own: The results of clients with their own models. None means that there are no such clients.
+
+    Returns:
+        Three values. The first is the result of `measure_sets` for all samples and the models' common weights. The
+        second has for each client the scores of its true labels, `[n_k]`, or the coverage and mean size of its sets,
+        `[2]`. The third has the true labels or targets, `[n]`.
     """
     of = answers.read_world(study, world, measured, split)
     ensemble, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)

@@ -65,10 +65,10 @@ from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Stu
 def measure_answers(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns m values for each sample, `[m, n]`. The scores follow from their means over the samples.
+    """Returns m values for each sample, `[m, n]`. A client's scores follow from the means of these values.
 
     If a single model predicts no variance in a regression, the variance of the residuals on training samples is used.
-    If it is unknown, the scores that need a variance are NaN.
+    If the variance of the residuals is unknown, the values that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -85,7 +85,7 @@ def measure_answers(
 
 
 def inquire(study: Study, split: str) -> answers.Inquiry:
-    """Makes the request for the means of `measure_answers` over each client's samples of a split."""
+    """Makes a request to clients for the means of `measure_answers` over their samples of a split."""
     return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
@@ -96,7 +96,7 @@ def ask_own_splits(
 
     The dict is empty if clients have no own models.
 
-    `inquire` makes the request for a split. The test split is asked for only if `test` is True.
+    `inquire` makes the request to clients for a split. The test split is used only if `test` is True.
     """
     if not study.method.phase.is_personal:
         return {}
@@ -210,8 +210,8 @@ def find_client_weights(
     """Returns for each world the weights of N clients over the K models that predict, `[N, K]`.
 
     The clients store the weights (FedEM), or they have the weights of their tiers, or the weights follow from the
-    losses on the clients' samples. If each client owns one model, this model has all of the client's weight. If it does
-    not predict, the client has the common weights.
+    losses on the clients' samples. If each client owns one model, the own model has all of the client's weight. If the
+    own model does not predict, the client has the common weights.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -272,7 +272,7 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
     """Returns the predictions of a world's models, and their joint prediction.
 
-    The joint prediction is their mean, or the result of `Answer.combine`.
+    The joint prediction is the mean of the models' predictions, or the result of `Answer.combine`.
 
     Args:
         outputs: Logits of all models of the world, `[A, n, C]`.
@@ -349,8 +349,9 @@ def collect_ood_report(study: Study, known: Tensor, unknown: Tensor, answer: Ans
         answer: The models that predict, with their weights.
 
     Returns:
-        Two arrays. `ood_entropies`, `[bins, 3]`, is a histogram of the entropy. It has for each bin the lower end, the
-        share of the test samples, and the share of the out-of-distribution inputs. `ood_auroc` has one value, `[1]`.
+        Two arrays. `ood_entropies`, `[bins, 3]`, is a histogram of the predictions' entropy. Its columns are the lower
+        end of the bin, the share of the test samples, and the share of the out-of-distribution inputs. `ood_auroc`
+        has one value, `[1]`.
     """
     both = [_measure_uncertainty(study, 0, outputs, answer)[0] for outputs in (known, unknown)]
     edges = np.linspace(0.0, math.log(study.classes), DRAWN_BINS + 1)
@@ -436,9 +437,10 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 def give_predictions(
     study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
-    """Returns the predictions for each sample with its true label or target, `[C + 1, n]`.
+    """Returns the prediction for each sample, and the true label or target of each sample.
 
-    The first C rows are the probabilities of the classes, or the predicted mean. The last row is the label or target.
+    In a classification, the result is `[C + 1, n]`. The first C rows are the probabilities of the classes, and the last
+    row is the label. In a regression, the result is `[2, n]`, with the predicted mean and the target.
     """
     said = answers.join_answers(study, of, rows, weights)
     told = said.mean[None] if said.probs is None else said.probs.T
@@ -460,14 +462,14 @@ def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -
 
 
 def ask_sample_metrics(split: str) -> answers.Inquiry:
-    """Makes the request for the user's metrics of each client on its samples of a split."""
+    """Makes a request to clients for the user's metrics on their samples of a split."""
     return answers.Inquiry(split, give_predictions, score=score_samples)
 
 
 def score_clients_by_metrics(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], prefix: str
 ) -> dict[str, FloatArray]:
-    """Returns the user's metrics for each of a world's N clients on a split, `[N]` each, by name.
+    """Returns a dict from each of the user's metrics to its values for a world's N clients on a split, `[N]`.
 
     Args:
         study: The trained study (the objects of the run).
@@ -600,7 +602,7 @@ def _score_clients(
 ) -> FloatArray:
     """Returns the score of each client of the run on its samples of a split, `[N]`.
 
-    If all clients predict in the same way, only clients with recorded scores are scored.
+    If all clients predict in the same way, the result has only the n clients whose scores are recorded, `[n]`.
     """
     if measured.own:
         return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)

@@ -75,12 +75,12 @@ def read_members(
     rows: IntArray | None = None,
     residual: float | None = None,
 ) -> Members:
-    """Returns what a world's models predict for a split, or for some of its samples.
+    """Returns the predictions of a world's models for all or for some samples of a split.
 
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        outputs: Raw outputs of the models that predict, `[K, n, q]`.
+        outputs: Raw outputs of the models that predict, `[K, n, outputs]`.
         split: The split, `test`, `hold_out` or `train`.
         answer: The models that predict, with their weights.
         rows: Indices of the samples in the split, `[n]`. None means all samples.
@@ -159,7 +159,7 @@ def predict_targets(
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        outputs: Raw outputs of the models that predict, `[K, n, q]`.
+        outputs: Raw outputs of the models that predict, `[K, n, outputs]`.
         x: The raw inputs, `[n, ...]`.
         answer: The models that predict, with their weights. `Answer.spread` is the variance of their parameters, if it
             is known.
@@ -198,10 +198,10 @@ def decompose_squared_error(answers: list[FloatArray], truth: FloatArray) -> lis
         truth: E[y|x], `[n]`.
 
     Returns:
-        One dict per replicate. `variance` is the mean squared difference between the replicate's and the mean
-        prediction, times R / (R - 1). The mean over replicates is the variance of the decomposition. `bias2` is the
-        same for all replicates: the squared error of the mean prediction, minus variance / R. This subtraction makes it
-        unbiased.
+        One dict for each of the R replicates. `variance` is the mean squared difference between the prediction of the
+        replicate and the mean prediction, times R / (R - 1). The variance of the decomposition is the mean of
+        `variance` over the replicates. `bias2` is the same for all replicates. It is the squared error of the mean
+        prediction, minus the variance of the decomposition divided by R. This subtraction makes `bias2` unbiased.
 
     Example:
         >>> decompose_squared_error([np.array([1.0]), np.array([3.0])], np.array([0.0]))

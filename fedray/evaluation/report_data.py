@@ -82,8 +82,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
     """Returns the drift scores of the clients in each world.
 
     Returns:
-        One entry for each world. The entries are None for a single model, for more than `MOST_COMPARED_CLIENTS`
-        clients, or if the models that predict are not the trained models.
+        A list with one entry for each world. The result is None for a single model, for more than
+        `MOST_COMPARED_CLIENTS` clients, or if the models that predict are not the trained models.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
@@ -110,7 +110,7 @@ MODELS_AT_ONCE = 64
 def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
     """Returns an orthonormal basis of the plane through the parameters of three models.
 
-    It is found by Gram-Schmidt on w1 - w0 and w2 - w0.
+    The basis is computed by Gram-Schmidt from w1 - w0 and w2 - w0.
 
     Args:
         models: The parameters of the three models, `[3, d]`.

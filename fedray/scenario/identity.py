@@ -130,7 +130,10 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value at which a key changes nothing, if older versions lack the key. Otherwise returns `UNSET`."""
+    """Returns the value with which a key has the effect that older versions had without the key.
+
+    Returns `UNSET` for a key that older versions have, too.
+    """
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 
 

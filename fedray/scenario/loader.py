@@ -52,7 +52,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
-    """Checks that each tier is named by exactly one network, unless no network names a tier.
+    """Checks that each tier is named by exactly one network, if any network names a tier.
 
     Raises:
         BadInput: Some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
@@ -353,7 +353,8 @@ def read_scenario(
             None (or nothing after `=`) removes a key, so that its default applies.
         explicit: Whether keys that have no effect are refused. If a key has no effect because of an override or a cell,
             a `ScenarioWarning` names the key instead. A resolved scenario, which has every key, is not checked.
-        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
+        own: The sections among `data`, `model` and `method` for which the caller passes a Python object instead of a
+            name.
 
     Raises:
         BadInput: The scenario has an error.
@@ -467,7 +468,7 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
     """Checks that every key that a user set has an effect. Skips resolved scenarios, which have every key.
 
-    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
+    `own` has the sections among `data`, `model` and `method` for which the caller passes a Python object.
     """
     before: list[Scenario | None] = []
 
@@ -493,8 +494,8 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
     """Returns a line for the user if an override replaces the method, but keys of the file stay.
 
     The line names the keys of the file that differ from the defaults of the new method. In a file that a person wrote,
-    keys without a default of the old method are not named: they may be meant for every method. If no key is named, the
-    text is empty. `whole` says whether the file is a resolved scenario, which no person wrote.
+    it names only keys for which the old method has a default, because the other keys may be meant for every method. If
+    there are no such keys, the text is empty. `whole` says whether the file is a resolved scenario, which fedray wrote.
     """
     if not nested.is_renamed(_part(file, "method"), _part(changes, "method"), ("method",)):
         return ""
@@ -537,7 +538,7 @@ def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
 def _name_objects(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the keys as messages show them.
 
-    If a section has a Python object, its `name` becomes the object's name.
+    If a section has a Python object, the `name` of the section becomes the object's name.
     """
     alone = [path[0] for path, kind in names.NAMED.items() if len(path) == 1 and kind.alone]
     sections = {key: given[key] for key in alone if isinstance(given.get(key), Mapping)}

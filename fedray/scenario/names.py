@@ -129,7 +129,7 @@ class Kind(NamedTuple):
         text: The word for an object of the kind in messages.
         arguments: The arguments with which fedray calls a user's function of the kind.
         wants: The description of a valid object, for messages. `{}` stands for the arguments.
-        default: The default name. It is empty unless the options of the kind stand next to the name in a section.
+        default: The default name. It is empty if the kind has no section in which options stand next to the name.
         kept: The keys of the section that keep their values when the name changes.
         alone: Whether the name of a passed Python object (key `object`) replaces the key `name`.
         argument: The argument of `fedray.run` for the kind. If the text is empty, the argument is `word`.
@@ -367,7 +367,8 @@ def allow_name(
 
     Args:
         kind: One of `KINDS`.
-        name: The name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. It is no name of fedray.
+        name: The name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. A name of fedray's own is
+            refused.
         text: A one-line description, for `fedray list`.
         options: The options of the name with their defaults. None allows any options with plain values.
         origin: The module and file that registered the name. None means unknown.
@@ -418,10 +419,10 @@ def explain_unknown_key(
     owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """Returns the line of the error for a key that a section does not have, with the nearest key of the section.
+    """Returns the error's line for a key that a section does not have. The line suggests the key that was meant.
 
-    `owner` is the kind and the name of the section's object. `sections` maps other sections to their keys. None means
-    unknown.
+    `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method.
+    `sections` maps other sections to their keys. None means unknown.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
@@ -446,7 +447,7 @@ def explain_unknown_key(
 
 
 def _find_elsewhere(key: str, path: str, sections: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Returns the dotted keys of other sections whose last part is this name.
+    """Returns the dotted keys of other sections that end in `key`.
 
     Options of objects, such as methods, are included.
 

@@ -248,7 +248,7 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
 
 
 def name_pair(path: KeyPath) -> tuple[str, str]:
-    """Returns the two keys of a section that exclude each other. If it has no such keys, returns two empty texts."""
+    """Returns the two keys of a section that exclude each other, or two empty texts if there are no such keys."""
     if len(path) == 3 and path[:2] == ("clients", "tiers"):
         return "share", "number"
     pairs: dict[KeyPath, tuple[str, str]] = {

@@ -41,7 +41,8 @@ class Case:
     Attributes:
         scenario: The scenario.
         key: The dotted key.
-        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
+        own: The sections among `data`, `model` and `method` for which the caller passes a Python object instead of a
+            name.
     """
 
     scenario: Scenario
@@ -140,7 +141,7 @@ def value_at(scenario: Scenario, key: str) -> Any:
 
 
 def is_stack(scenario: Scenario) -> bool:
-    """Returns whether the method trains several networks: those of a stack, or the architectures of FedDF.
+    """Returns whether the method trains several networks, as a stack or FedDF with several architectures does.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -152,7 +153,7 @@ def is_stack(scenario: Scenario) -> bool:
 
 
 def explain_rounds(spec: MethodSpec) -> str:
-    """Says why a method cannot train without rounds. The text is empty if it can.
+    """Returns the reason why a method cannot train without rounds, or an empty text if the method can.
 
     Example:
         >>> explain_rounds(MethodSpec("a walk", walks=True)), explain_rounds(MethodSpec("FedAvg"))
@@ -167,9 +168,9 @@ def explain_rounds(spec: MethodSpec) -> str:
 
 
 def _explain_need(c: Case) -> str:
-    """Returns why a key has no effect, if a second key lacks the value that the first key needs.
+    """Returns the reason why a key has no effect, if the key needs a certain value of a second key.
 
-    The text is empty if the value of the second key fits, or if no second key is needed.
+    The text is empty if the second key has such a value, or if the key needs no second key.
     """
     section, _, last = c.key.rpartition(".")
     needs: Needs | None = None
@@ -473,7 +474,7 @@ ROWS = (
 def explain_idle(key: str, scenario: Scenario, own: Collection[str]) -> str:
     """Returns the reason why a key that is set has no effect, or an empty text if the key has an effect.
 
-    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
+    `own` has the sections among `data`, `model` and `method` for which the caller passes a Python object.
     """
     section, _, option = key.partition(".")
     if section in own and section != "method":
@@ -610,7 +611,7 @@ class Idle(NamedTuple):
 def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection[str] = ()) -> list[Idle]:
     """Returns the keys of `given` without an effect, in the order of `given`.
 
-    `own` says which of `data`, `model` and `method` are Python objects of the caller, and not names.
+    `own` has the sections among `data`, `model` and `method` for which the caller passes a Python object.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -697,7 +698,8 @@ def judge_keys(
         places: The base and the cells.
         overrides: The keys that the command line or the caller sets.
         alone: Function that returns the scenario without the overrides, or None if this scenario has an error.
-        own: Those of `data`, `model` and `method` that are Python objects of the caller, and not names.
+        own: The sections among `data`, `model` and `method` for which the caller passes a Python object instead of a
+            name.
 
     Raises:
         BadInput: A cell sets a key that has no effect in the cell. Or the base or an override sets a key that has no

@@ -359,7 +359,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:
-    """Returns the message for a user who wrote a single value in place of a section. It shows keys as an example."""
+    """Returns the message for a user who wrote a single value in place of a section. `example` has keys to show."""
     last = list(example)[-1:]
     keys = {**example, **{key: value for key in last if type(value) is type(example[key])}}
     shown = f"{{{', '.join(f'{key}: {entry}' for key, entry in keys.items())}}}"

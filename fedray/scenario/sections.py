@@ -34,7 +34,7 @@ class TierKeys:
             decides.
         resources: The custom resources of Ray that each actor of the tier reserves.
         seconds_per_step: The virtual seconds that an optimizer step takes.
-        seconds_per_sample: The virtual seconds that each sample of a step takes in addition.
+        seconds_per_sample: The virtual seconds that an optimizer step takes in addition for each of its samples.
         spread: The spread of the speeds of clients. The compute time of a client is multiplied by a lognormal random
             number, and `spread` is the standard deviation of the logarithm of this number.
         uplink: The bandwidth of a client for uploads, in bytes/s.

@@ -172,7 +172,7 @@ def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path())
 def copy_shipped(name: str, out: Path) -> None:
     """Copies a file that comes with the package, so that a user can edit it.
 
-    The copy of a sweep has the name of its scenario instead of the path.
+    In the copy of a sweep, the name of the scenario replaces the path of the scenario.
 
     Raises:
         BadInput: There is no file of this name, or the new file exists already.

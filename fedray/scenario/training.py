@@ -68,8 +68,8 @@ class RateKeys:
     """The course of the learning rate over the rounds, as a multiple of `lr`. Within a round the rate is constant.
 
     Attributes:
-        kind: The kind of course. With `cosine` and `linear` the rate falls from the first round on, and with `step` in
-            the rounds `at`.
+        kind: The kind of course. With `cosine` and `linear` the rate falls from the first round on. With `step` the
+            rate falls in the rounds `at`.
         rounds: The number of rounds in which the rate falls. In later rounds the rate is constant. The default is the
             number of rounds of the scenario.
         restart: Whether the rate starts again from the beginning after every `rounds` rounds. If so, `rounds` is
@@ -152,8 +152,8 @@ class CompressKeys:
             entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
         ratio: A client with one model sends this share of the entries of its update.
         resource_ratio: The number of entries that a client with several models may send in total, divided by the number
-            that a client with one model sends (r of SHEFL). None means the number of models that the client trains, so
-            that every model is compressed with the same ratio.
+            of entries that a client with one model sends (r of SHEFL). None means the number of models that the client
+            trains, so that every model is compressed with the same ratio.
         error_feedback: Whether a client keeps the entries that were not sent and adds them to its next upload.
         adaptive: Whether the number of entries that a client sends is proportional to its uplink bandwidth.
     """
@@ -177,7 +177,7 @@ class ServerKeys:
             `examples` the weight is the number of samples of the client. With a robust statistic or `paper_eq2` the
             default is `uniform` for every method.
         optimizer: The server optimizer, which makes a step from the mean of the deltas.
-        lr: Learning rate of the server optimizer (default 0.01 for `adam` and `yogi`, else 1).
+        lr: Learning rate of the server optimizer. The default is 0.01 for `adam` and `yogi`, and 1 for the others.
         momentum: Momentum of the server optimizer, which is beta_1 for `adam` and `yogi`.
         schedule: The section for the course of the server's learning rate over the rounds. In training without rounds,
             it is the course over the steps of the server. None keeps the rate constant. To use such a rate with a plain
@@ -188,7 +188,8 @@ class ServerKeys:
         byzantine: The number of bad clients that `krum` and `multi_krum` have to withstand (f).
         seconds_per_step: The virtual seconds of a training step at the server, such as a step of distillation. By
             default the work of the server takes no time.
-        seconds_per_sample: The virtual seconds that each sample of a training step at the server takes in addition.
+        seconds_per_sample: The virtual seconds that a training step at the server takes in addition for each of its
+            samples.
     """
 
     coefficients: str = opt.key("fedavg", opt.one_of("equal_groups", "paper_eq2", "fedavg"))
@@ -292,8 +293,8 @@ class CheckpointKeys:
     Attributes:
         every: The number of rounds from one checkpoint to the next.
         keep: The number of newest checkpoints that stay on the disk.
-        best: Name of a metric. The best round is the one with the best mean of this metric over replicates and folds.
-            Its models are also saved. None means that no such models are saved.
+        best: Name of a metric. The best round is the round with the best mean of this metric over replicates and folds.
+            The models of the best round are also saved. None means that no such models are saved.
     """
 
     every: int = opt.key(10, opt.whole(1, 10**7))

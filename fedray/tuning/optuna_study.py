@@ -28,14 +28,14 @@ _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql",
 
 
 def name_storage(storage: str) -> str:
-    """Returns the name of a storage for messages: the path of its file, or the kind of its URL."""
+    """Returns the name of a storage for messages: the path of its file, or the scheme of its URL."""
     kind, is_url, _ = storage.partition("://")
     return f"{kind}://..." if is_url else storage
 
 
 @contextmanager
 def explain_storage(storage: str) -> Iterator[None]:
-    """Turns an error about a storage into a one-line error.
+    """Turns an error about a storage, raised in the `with` block, into a one-line error.
 
     Raises:
         Unwritable: The storage cannot be used.
@@ -120,7 +120,7 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened. The name of a new study must not be in use there.
+    """Checks that a storage can be opened, and that it has no study with the name of a new study.
 
     `url` is the URL of the storage. None means a journal file, which is not checked.
 
@@ -194,7 +194,7 @@ def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """Makes the pruner, which may stop a trial after each age. An age is K rounds for a method with K models."""
+    """Makes the pruner, which decides once in `location.age` rounds whether a trial is stopped."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
@@ -212,7 +212,8 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
     """Makes the sampler for a single draw of values.
 
     The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as a sweep without
-    interruption. `draw` is 0 for the joint draw of all parameters, and 1 + i for the draw of parameter i.
+    interruption. `number` is the number of the trial. `draw` is 0 if the values of all parameters are drawn jointly,
+    and 1 + i if only the value of parameter i is drawn.
     """
     seed = int(rng.keys(keys.seed, "tune", number, draw)) % 2**32
     if keys.name == "nsga2":
@@ -228,7 +229,7 @@ def propose_values(
     """Proposes the values of a trial. An interrupted trial keeps its values.
 
     Returns:
-        The value of each parameter whose conditions hold, in the form in which Optuna stores it.
+        A mapping from the key of each parameter whose conditions hold to its value, in Optuna's stored form.
     """
     study.sampler = make_sampler(keys, trial.number, 0)
     _ = trial.relative_params  # the joint draw, before the draws of single parameters
@@ -243,7 +244,7 @@ def propose_values(
 def ask_trial(
     study: optuna.Study, keys: SamplerKeys, points: list[dict[str, Any]] | None, limit: int
 ) -> optuna.Trial | None:
-    """Returns the next trial, or None if there are enough trials.
+    """Returns the next trial, or None if the study has `limit` trials.
 
     Args:
         study: The study.

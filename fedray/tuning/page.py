@@ -42,12 +42,12 @@ class View(NamedTuple):
         space: The parameters of the sweep.
         study: Optuna's study of the sweep.
         trials: All trials of the sweep.
-        done: The complete trials. `finite` returns those that have a place in the pictures of an objective.
+        done: The complete trials. The pictures of an objective leave out trials without a finite value (`finite`).
         winners: The numbers of the winning trials.
         curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
             rounds. `pick_course` returns the objective with this metric.
-        idle: For each objective, the keys of the parameters that cannot change its value. It is empty if there are
-            none.
+        idle: For each objective, the keys of the parameters that cannot change its value. An empty tuple means that
+            every parameter can change every objective.
     """
 
     objectives: tuple[SweepObjective, ...]
@@ -69,7 +69,9 @@ class View(NamedTuple):
 
 
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
-    """Returns the objective to draw over rounds: the first that is no running total, else simply the first.
+    """Returns the objective to draw over rounds.
+
+    It is the first objective that is not a running total. If all are running totals, it is the first objective.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -334,7 +336,10 @@ UNMET = "did not reach a target or a finite value in every replicate and fold"
 
 
 def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any], target: Path) -> None:
-    """Writes the page of a sweep."""
+    """Writes the page of a sweep to the HTML file `target`.
+
+    `out` is the directory of the sweep, and `summary` is the content of its `summary.json`.
+    """
     view = make_view(sweep, out, study, summary)
     with pictures.use_figure_style():
         sections = list(_sections(view))
@@ -481,8 +486,8 @@ def _list_rows(
 ) -> Table:
     """Returns header and rows of a table of trials.
 
-    Its columns are the number, the objectives, their standard errors (if known), the parameters, and the names in
-    `last`.
+    The columns are the trial's number, its objectives with standard errors (if known), its parameters, and the columns
+    `last`. `more` takes a trial and returns its cells in the columns `last`.
     """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
@@ -502,7 +507,10 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence that counts the trials within one standard error of the best. It is empty without errors."""
+    """Returns a sentence that counts the trials within one standard error of the best.
+
+    The sentence is empty if the standard errors are unknown.
+    """
     ranked = sorted(
         view.finite(0), key=lambda trial: trial.values[0], reverse=view.objectives[0].direction == "maximize"
     )

@@ -68,9 +68,9 @@ class SweepObjective:
         metric: The column of `rounds.parquet` with the score or the running total.
         direction: "maximize" or "minimize", which says whether a high or a low value is good.
         axis: The column with the cost. It is empty if there is neither a budget nor a target.
-        limit: The budget ("final"): the value is that of the last evaluated round whose cost is at most `limit`. Or the
-            target ("reach"): the value is the cost of the first round whose score reaches `limit`, infinity if there is
-            none. None means no budget and no target.
+        limit: The budget of the kind "final", or the target of the kind "reach". With a budget, the value is the score
+            after the last round whose cost is at most `limit`. With a target, the value is the cost of the first round
+            whose score reaches `limit`, or infinity if no score does. None means no budget and no target.
     """
 
     name: str
@@ -91,7 +91,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether no round after that of this row can change the value."""
+        """Returns whether the value is final, so that no round after the round of `row` can change it."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -117,7 +117,7 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
         path: The section of the file that holds the keys, with a dot at the end. It is empty at the top level.
         given: The keys and their values.
         table: The check of each key.
-        what: The name of the thing with these keys, for the message.
+        what: The words for the owner of the keys in a message, such as `an objective`.
         prefix: The text that a message puts before a suggested key.
 
     Raises:
@@ -216,7 +216,9 @@ def name_winner(objectives: Sequence[SweepObjective]) -> str:
 
 
 def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
-    """Computes the value of an objective in one replicate and fold from the evaluated rounds, in ascending order.
+    """Computes the value of an objective in one replicate and fold.
+
+    `history` has a row for each evaluated round, in ascending order.
 
     Example:
         >>> rows = [{"round": r, "up_bytes": 40 * r, "down_bytes": 60 * r, "hold_out_accuracy": 0.3 * r}
@@ -259,8 +261,8 @@ def judge_worlds(
 ) -> tuple[list[float], tuple[float | None, ...]]:
     """Computes the mean of each objective over worlds, and its standard error sd / sqrt(worlds).
 
-    A *world* is one combination of a seed and a fold. A value is rounded to 12 significant digits, because the order of
-    a sum may change further digits. So trials that did equally well have equal values. A standard error is None for a
+    A *world* is one combination of a seed and a fold. A mean is rounded to 12 significant digits, because the order of
+    a sum may change further digits. So trials with equally good scores have equal means. A standard error is None for a
     single world, or if a world did not reach the target.
 
     Raises:
@@ -304,7 +306,7 @@ def find_inference_keys(metric: str) -> tuple[str, ...]:
 def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], ends: Sequence[str]) -> list[str]:
     """Lists the searched keys that change the ensemble's predictions but no objective.
 
-    `ends` has the scores that may end trainings early.
+    `ends` has the scores that may end trainings early. A key that changes such a score is not listed.
     """
     metrics = [*(objective.metric for objective in objectives), *ends]
     used = {key for metric in metrics for key in find_inference_keys(metric)}
@@ -356,7 +358,7 @@ class Parameter:
 
     @property
     def column(self) -> str:
-        """Returns the name of the parameter's column in tables. It is the parameter's entry in the space."""
+        """Returns the name of the parameter's column in tables. Alternatives for the same keys share a column."""
         return self.entry or self.key
 
     @property
@@ -424,7 +426,7 @@ def format_value(value: Any) -> str:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Returns whether two values are equal and of the same kind. So `True` and 1 are not the same."""
+    """Returns whether two values are equal. A boolean never equals a number, so `True` and 1 are not the same."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
@@ -485,7 +487,7 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
 
 
 def _read_entry(name: str, entry: Any, before: Sequence[Parameter]) -> list[Parameter]:
-    """Reads an entry of the space. It is one parameter, or several alternatives. At most one of these is active."""
+    """Reads an entry of the space: one parameter, or several alternatives. A trial uses at most one alternative."""
     if not isinstance(entry, list) or not any(isinstance(case, Mapping) and "when" in case for case in entry):
         return [_parameter(name, entry, before)]
     found: list[Parameter] = []
@@ -586,7 +588,10 @@ def is_active(parameter: Parameter, chosen: Values) -> bool:
 
 
 def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, Any]:
-    """Returns the values of those parameters whose conditions hold, by their keys."""
+    """Returns a dict from key to value, without the parameters whose conditions do not hold.
+
+    `values` has the value of each parameter of `space`.
+    """
     chosen: dict[str, Any] = {}
     for parameter, value in zip(space, values, strict=True):
         if is_active(parameter, chosen):
@@ -607,9 +612,9 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields the parameter and the values of a trial, for each end of each parameter.
+    """Yields trials for checking a sweep, each as a parameter and the values of the trial.
 
-    A sweep is first checked with these trials. The ends are all choices, or the lowest and the highest value.
+    There is a trial for each choice of a categorical parameter, and for the lowest and the highest value of a range.
     """
     known = {parameter.key: parameter for parameter in space}
 
@@ -635,7 +640,7 @@ def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
 
 
 def read_params(space: Sequence[Parameter], cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads from a trial's row of `trials.parquet` the scenario keys that the trial set, with their values.
+    """Reads the scenario keys that a trial set, with their values, from the trial's row of `trials.parquet`.
 
     `cells` is the field `params` of the row, a mapping from column to cell. A cell is None if the trial has no value
     for this parameter, or if the value is None.
@@ -674,10 +679,11 @@ TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
     """Checks that a training of a scenario measures every objective.
 
-    `classes` is the number of classes of the data. It is 0 for a regression.
+    `classes` is the number of classes of the data. It is 0 for a regression. `data` is the name of the data in
+    messages. `own` has the names of the user's metrics in the scenario.
 
     Raises:
-        BadInput: An objective is for classification, but the data are for regression, or the reverse.
+        BadInput: An objective is no score of these data. An example is the accuracy of a regression.
 
     Example:
         >>> from fedray.tuning.space import read_objective

@@ -57,9 +57,9 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: The number of finished trials before the median pruner stops a trial.
-        warmup: The number of decisions that the pruner skips in every trial. It decides once in K rounds
-            (`Sweep.count_rounds_of_age`).
-        reduction: A number n for hyperband and asha. About one in n trials continues.
+        warmup: The number of decisions that the pruner skips in every trial. `Sweep.count_rounds_of_age` is the number
+            of rounds between two decisions.
+        reduction: With hyperband and asha, about one in `reduction` of the compared trials continues.
     """
 
     name: str
@@ -101,9 +101,11 @@ class Sweep:
         """Returns the scenario of a trial.
 
         If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
-        `evaluate.every`. A score from many rounds before the end of the budget would be too old. Without budget and
-        target `evaluate.every` stays as it is if the base scenario sets it, or if a rule or a callback may end the
-        training early. In all other trials models are evaluated every K rounds, where K is `method.models`.
+        `evaluate.every`. A score from many rounds before the end of the budget would be too old.
+
+        Otherwise, the trial keeps the `evaluate.every` of the base scenario. If the base scenario does not set this
+        key, models are evaluated in every round if a rule or a callback may end the training early. In all other trials
+        models are evaluated every K rounds, where K is `method.models`.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -215,7 +217,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space in which no key can change any objective. If only some can, warns of the others."""
+    """Refuses a space in which no key can change any objective. If only some keys cannot, warns of these keys."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
@@ -232,7 +234,7 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
-    """Returns for each objective the keys that cannot change its value."""
+    """Returns, for each objective, the keys of the parameters that cannot change its value."""
     base = sweep.scenario({})
     if base.callbacks:
         return tuple(frozenset() for _ in sweep.objectives)
@@ -261,9 +263,10 @@ def warn_of_random_search(sweep: Sweep, trials: int) -> None:
 
 
 def warn_of_missing_noise(sweep: Sweep) -> None:
-    """Warns if an objective of a regression holds the noise of the observations only in trials with a single model.
+    """Warns if an objective of a regression includes the observation noise only in trials with a single model.
 
-    The reason is that a single model has no spread (`report/compare.py`).
+    The predicted variance is the spread of the models. A single model has no spread, and its variance is the variance
+    of the residuals (`report/compare.py`).
     """
     scores = {one.name: one.metric.removeprefix(HELD_OUT_PREFIX).removeprefix("personal_") for one in sweep.objectives}
     noisy = [name for name, score in scores.items() if score == "nll" or score.startswith(NOISY)]
@@ -319,14 +322,17 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _list_corners(sweep: Sweep) -> list[Values]:
-    """Lists values of trials: no value, then one end of one parameter."""
+    """Lists the values of trials that change nothing, or set a single parameter to an extreme value.
+
+    Parameters that the `when` of this parameter names are set, too.
+    """
     return [{}, *(chosen for _, chosen in space.enumerate_corners(sweep.space))]
 
 
 def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
-    """Returns a trial's overrides without those that cannot act beside the others, which `fedray.run` refuses.
+    """Returns the overrides of a trial that have an effect. `fedray.run` would refuse the other overrides.
 
-    If no scenario allows the overrides, returns them all.
+    If no scenario allows the overrides, returns all of them.
 
     Example:
         >>> drop_idle_overrides({}, {"method.models": 1, "predict.gamma": 0.1})
@@ -340,7 +346,10 @@ def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
 
 
 def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields values with which to check scenarios: no value, then one end of one parameter, then one end of each."""
+    """Yields the values of trials with which scenarios are checked.
+
+    After the values of `_list_corners` come combinations in which every parameter has an extreme value.
+    """
     yield from _list_corners(sweep)
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
     yield from (space.keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
@@ -394,7 +403,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     """Reads a sweep from a file or a dict.
 
     Args:
-        source: The sweep.
+        source: The path of a sweep file, the name of a sweep that comes with fedray, or the keys of a sweep.
         imports: Whether the modules that the scenario names (`import`) are imported, which runs their code.
 
     Raises:

@@ -59,11 +59,12 @@ from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 def make_reporter(
     location: optuna_study.StudyLocation | None, number: int, objective: SweepObjective, scenario: Scenario
 ) -> tuple[Callable[[int, Sequence[Row]], bool], Callable[[int], bool]]:
-    """Makes a function that reports the metric of the first objective once per age, and returns whether to stop.
+    """Makes two functions, with which a training asks the pruner of the study whether to stop.
 
-    A second function returns whether a process that was killed afterwards has stopped the trial at a round.
-
-    An age is `location.age` rounds. `location` is the study that gets the reports. None means that there is no pruner.
+    The first function takes a round and its scores. Once in `location.age` rounds it reports the metric of `objective`
+    to the study, and it returns whether the pruner stops the trial. The second function takes a round, and returns
+    whether the pruner stopped the trial at this round in an earlier process. If `location` is None, there is no pruner,
+    and both functions return False.
     """
     if location is None:
         return (lambda _round, _rows: False), lambda _round: False
@@ -132,7 +133,7 @@ OutcomeState = Literal["complete", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class TrialTask:
-    """The task of a trial, which a worker trains.
+    """The training of a trial, as a task for a worker.
 
     Attributes:
         trial: The number of the trial.
@@ -180,9 +181,12 @@ class Outcome(NamedTuple):
 
 
 def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
-    """Returns sixteen hexadecimal digits. Two trials have the same digits exactly if they can share one training.
+    """Returns a hash of a training, with 16 hexadecimal digits.
 
-    The digits also depend on `on_client_error`, because a training that fails with `fail` may succeed with `skip`.
+    Two trials have the same hash exactly if they can share one training.
+
+    `inference` has the keys of `predict` that do not influence the training. The hash also depends on
+    `on_client_error`, because a training that fails with `fail` may succeed with `skip`.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
@@ -234,7 +238,8 @@ def train_job(job: TrialTask) -> Outcome:
 def _train(job: TrialTask) -> OutcomeState:
     """Runs or resumes a training until the last round, until the pruner stops it, or until its values are final.
 
-    If a killed process stopped it, nothing more is trained.
+    If the training had already ended in an earlier process, which was killed before it reported this, nothing more is
+    trained.
     """
     begun = (job.folder / "scenario.yaml").is_file()
     _make_directory(job)
@@ -395,7 +400,7 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """Opens a pool of processes, and yields a function that submits tasks to it. Resumes interrupted trainings."""
+    """Opens a pool of processes, and yields a function that submits tasks to the pool. The processes end with it."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
@@ -526,11 +531,11 @@ class SearchState:
         limit: The planned number of trials.
         points: The points of a grid. It is None for other samplers.
         say: A function that is called with a line about each finished trial.
-        trainings: The finished trainings, by the digits of `hash_training`.
+        trainings: The finished trainings, by their hashes (`hash_training`).
         running: The trials that workers train now. The keys are the futures of the trainings.
         waiting: The trials that wait for the end of an equal training of a different trial.
-        unchecked: The digits (`hash_training`) of trainings by an earlier process. This process has not yet checked
-            whether they used the present data.
+        unchecked: The hashes of trainings by an earlier process. This process has not yet checked whether these
+            trainings used the present data.
     """
 
     sweep: Sweep
@@ -584,8 +589,8 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
 def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
     """Runs the trials that a sweep still lacks.
 
-    Before each write, the search calls `confirm_place`, which raises an error if the directory of the sweep was moved
-    or deleted.
+    `submit` gives a task to a worker. Before the search starts new trials, it calls `confirm_place`, which raises an
+    error if the directory of the sweep was moved or deleted.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")

@@ -1,4 +1,4 @@
-"""Runs a sweep from its file to its directory, as `fedray tune` does."""
+"""Runs a whole sweep, as `fedray tune` does: reads the sweep file, runs the trials, and writes the results."""
 
 import logging
 import sys
@@ -87,7 +87,10 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
 
 
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
-    """Returns the best trial, or the Pareto front sorted by the objectives in their order. Equal trials count once.
+    """Returns the best trial. With several objectives, returns the trials of the Pareto front.
+
+    The front is sorted by the first objective. The next objectives decide between trials that are equally good in the
+    first. Of trials with the same values of all parameters, only the first is returned.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -184,7 +187,11 @@ def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, flo
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the type of each column of a table. It is the type of all values except None, or text if types differ."""
+    """Returns the Arrow type of each parameter's column.
+
+    It is the common type of all values except None. Integers and floats together are floats. All other columns are
+    text.
+    """
     kinds: dict[str, set[type]] = {}
     for parameter in space:
         given: set[type] = {type(choice) for choice in parameter.choices if choice is not None}
@@ -232,7 +239,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns the text of a scenario file for a winner. `first` means the first of a Pareto front."""
+    """Returns the text of a scenario file for a winner. `first` says whether it is the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -364,8 +371,8 @@ class TrialResult:
     Attributes:
         number: The number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: The values that the trial tried, by scenario key, without keys that cannot act beside the others.
-            `fedray.run(scenario, **trial.params)` accepts them.
+        params: The values that the trial tried, by scenario key. Keys that have no effect beside the other keys are
+            left out, so that `fedray.run(scenario, **trial.params)` accepts the values.
         metrics: The values of the objectives on held-out data. The dict is empty if the trial is not complete.
         path: The run directory of the training from which the trial has its values. Several trials may share a
             training. None means that there is no such training.
@@ -383,10 +390,10 @@ class TrialResult:
 
     @property
     def run(self) -> Run:
-        """Returns the run of the training from which the trial has its values. It predicts as the trial did.
+        """Returns the run of the training from which the trial has its values. The run predicts as the trial did.
 
-        If another trial with a different section `predict` trained, the scores in the run's tables are of that trial. A
-        warning then says so.
+        Several trials may share one training. If the trial that trained has a different section `predict`, the scores
+        in the run's tables are the scores of the trial that trained. A warning then says so.
 
         Raises:
             FedrayError: The trial has no training.
@@ -517,7 +524,7 @@ class SweepResult:
         return sweep, self.path, study, self.summary
 
     def get_best_result(self, metric: str | None = None, mode: str | None = None) -> TrialResult:
-        """Returns the best complete trial. The other objectives in their order decide between equally good trials.
+        """Returns the best complete trial. Between equally good trials, the other objectives decide in their order.
 
         Args:
             metric: The name of an objective of the sweep. None means the first objective.
