@@ -275,7 +275,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 
 
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
-    """Refuses an input column with infinite values, text instead of numbers, or gaps that cannot be filled."""
+    """Refuses an input column with infinite values, text instead of numbers, or missing values that are not filled."""
     gaps = column.isna().to_numpy(dtype=bool)
     if not fill if values is None else GAP not in values:
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
@@ -315,9 +315,9 @@ def adapt(
     Args:
         thing: The data. Arrays, tensors or a list of texts are given with their labels as a pair (x, y), or as two
             pairs (train, test). Other forms are a pandas, polars or pyarrow table, a `datasets.Dataset` or
-            `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` leads to a table, a
-            folder with a folder of pictures for each class, or a folder with a table for each client. The values of a
-            mapping are data of any of these forms, and its keys are clients or the parts `train` and `test`.
+            `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` is the path of a table,
+            of a folder with a folder of pictures for each class, or of a folder with a table for each client. A mapping
+            has clients, or the parts `train` and `test`, as keys. Its values are data in any of these forms.
         target: The column to predict, or several columns for a regression with several targets.
         input: The input columns: columns of numbers and categories, or a single column of pictures, lists or text. None
             means the only column of pictures, lists or text. If there is no such column, None means all columns except
@@ -330,8 +330,9 @@ def adapt(
             in each class.
         task: Kind of the task: `classification`, `regression` or `auto`. With `auto`, text, booleans, one-hot labels
             and integers are classes, and floating-point numbers are targets.
-        missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by the mean of
-            the training samples, and missing text by an extra category. `drop` leaves out samples with missing values.
+        missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by its column's
+            mean over the training samples, and missing text by an extra category. `drop` leaves out samples with
+            missing values.
         tokenizer: Converter from text to tokens. It is a function that takes a text and returns integers, a tokenizer
             of `tokenizers` or `transformers`, or the file of such a tokenizer.
         length: Number of tokens of each sample. Shorter texts are filled with zeros at the end. None means the length
@@ -416,7 +417,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data, or None if this would require reading the samples."""
+    """Returns a name and a key that identify data. Returns None if only the samples themselves identify the data."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:

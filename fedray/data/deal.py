@@ -122,8 +122,8 @@ def _list_rows(dealt: Dealt, world: int) -> tuple[IntArray, IntArray, IntArray]:
 def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> Dealt:
     """Reads the samples of the clients and of the server from a partition file.
 
-    `worlds` has the pair (index of the replicate, fold) of each world. A single replicate in the file serves for all
-    replicates.
+    `worlds` has the pair (index of the replicate, fold) of each world. If the file has a single replicate, all
+    replicates get its partition.
 
     Raises:
         BadInput: The file cannot be read, belongs to a different data set, or does not fit this data set.
@@ -221,6 +221,9 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     G is `shifts.clusters`. If `shifts.rotation` is above 0, the images of a copy are rotated by the angle of its group.
     Labels are not permuted here, because each seed has its own permutation.
 
+    Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS 2020,
+    section 6: rotated MNIST.
+
     Example:
         >>> from fedray.data.store import load_data
         >>> data = load_data("digits")
@@ -229,9 +232,6 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
         4
         >>> np.array_equal(four.test.x[359], np.rot90(data.test.x[0], axes=(-2, -1)))
         True
-
-        Source: Ghosh, Chung, Yin, Ramchandran, *An Efficient Framework for Clustered Federated Learning*, NeurIPS
-        2020, section 6: rotated MNIST.
     """
     groups = shifts.clusters
 
@@ -294,7 +294,7 @@ class UnseenClientRule(NamedTuple):
     column: str | None = None
 
     def count_folds(self, clients: int) -> int:
-        """Returns the number of folds in which each of N clients is left out of training exactly once."""
+        """Returns how many folds are needed to leave each of N clients out of training exactly once."""
         each = count_test_clients(self.wanted, clients)
         if not isinstance(self.wanted, tuple) and clients % each == 0 and each < clients:
             return clients // each
@@ -307,7 +307,7 @@ class UnseenClientRule(NamedTuple):
     def choose(self, data: Dataset, cut: ClientRows, seed: int, fold: int) -> IntArray:
         """Returns the indices of the clients that do not train in one fold of one replicate, in ascending order.
 
-        Unless the rule names the clients, they are drawn with the seed. No client is drawn in two folds.
+        If the rule does not name the clients, they are drawn at random with `seed`. No client is drawn in two folds.
         """
         each, key = count_test_clients(self.wanted, cut.clients), f"data.test_clients = {_show(self.wanted)}"
         if each >= cut.clients:
@@ -359,7 +359,8 @@ def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray
     """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns the data set and the new folds.
 
     `test` has for each pair the samples of the clients that do not train. All other samples are training samples of the
-    new fold, and give its statistics. Columns that `data` does not standardize (mean 0, standard deviation 1) stay so.
+    new fold. They determine the fold's means and standard deviations. Columns that `data` does not standardize keep
+    mean 0 and standard deviation 1.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -389,7 +390,8 @@ class PartitionSettings(NamedTuple):
         options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
-        declares: Whether the user declared the function's options (`options=`), so that it may leave some unused.
+        declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
+            unused.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
@@ -433,10 +435,11 @@ def build_shards(
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds instead of the clients. The server does not know their
             labels.
-        pooled: Settings of a partition, if one client gets all samples in the end. The partition decides about wrong
-            labels and shifts. None means that samples are not pooled.
+        pooled: If one client gets all samples in the end, the settings of the partition before pooling. The clients of
+            this partition get the wrong labels and the shifts. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
-        declares: Whether the user declared the function's options (`options=`), so that it may leave some unused.
+        declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
+            unused.
         dealt: The partition, if another process has dealt the samples already. None means that they are still to be
             dealt.
         unseen: The rule that chooses clients that do not train. None means that all clients train.
@@ -561,7 +564,10 @@ def count_clients(data: Dataset, settings: PartitionSettings, seed: int) -> int:
 
 
 def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
-    """Returns a function that deals samples. It takes their indices and a generator, and returns `ClientRows`."""
+    """Returns a function that deals samples. The function takes indices of samples and a generator.
+
+    The function returns `ClientRows`, whose `rows` are positions among these indices.
+    """
     name, options, clients, own = settings.name, settings.options, settings.clients, settings.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -584,7 +590,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
 
 
 def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> Dealt:
-    """Deals the samples according to the partition file that the options name."""
+    """Reads the partition file that the options name, for each pair (seed, fold) in `worlds`."""
     path = expand_user_path("data.partition.file", settings.options["file"])
     seeds = list(dict.fromkeys(seed for seed, _ in worlds))
     dealt = read_partition(Path(path), data, [(seeds.index(seed), fold) for seed, fold in worlds])

@@ -27,7 +27,8 @@ from fedray.files.plain import expand_user_path, explain_missing_path
 def find_cache_root() -> Path:
     """Returns the folder for data that fedray computes from files.
 
-    It is the value of the variable `FEDRAY_CACHE`. If the variable is not set, it is a folder in the user's cache.
+    The environment variable `FEDRAY_CACHE` names this folder. If the variable is not set, the folder is in the user's
+    cache.
     """
     import platformdirs
 
@@ -37,8 +38,8 @@ def find_cache_root() -> Path:
 def find_data_root(root: Path | None) -> Path:
     """Returns the folder of data files.
 
-    `root` is the key `data.root`. If it is None, the folder is the value of the variable `FEDRAY_DATA`. If this
-    variable is not set either, the folder is in the user's cache.
+    `root` is the value of the key `data.root`. If `root` is None, the environment variable `FEDRAY_DATA` names the
+    folder. If this variable is not set either, the folder is in the user's cache.
 
     Example:
         >>> find_data_root(Path("/data"))
@@ -50,10 +51,10 @@ def find_data_root(root: Path | None) -> Path:
 def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
     """Returns the path of a file or folder that a scenario names, and expands `~`.
 
-    `kind` is `file`, `folder` or `file or folder`. If the path is missing, the error message asks for `wanted`.
+    `kind` is `file`, `folder` or `file or folder`. If `path` is None or empty, the error message asks for `wanted`.
 
     Raises:
-        BadInput: The path is missing, or there is no file or folder of this kind at the path.
+        BadInput: `path` is None or empty, or there is no file or folder of this kind at the path.
     """
     if not path:
         raise BadInput(f"{key} is missing: give {wanted}")
@@ -64,9 +65,10 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
 
 
 def find_file(root: Path | None, name: str, candidates: list[str], needs: str = "", *, fetchable: bool = True) -> Path:
-    """Returns the first of several paths that exists.
+    """Returns the first path in `candidates` that exists. The candidates are relative to the folder of data files.
 
-    `needs` is a pattern of file names. If it is not empty, only folders with a matching file are considered.
+    If the pattern `needs` is not empty, only folders with a file that matches this pattern are considered. `fetchable`
+    says whether the error message suggests a download of the data set.
 
     Raises:
         BadInput: None of the paths exists.
@@ -127,7 +129,7 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size and modification time of a file, or of each file in a folder."""
+    """Returns path, size in bytes and modification time in nanoseconds of a file, or of each file in a folder."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
     return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
@@ -144,7 +146,9 @@ PIECE_BYTES = 1 << 24
 
 
 class Spool:
-    """Joins pieces of samples to one array. All samples must have the same shape and type.
+    """Joins several arrays of samples to one array. All samples must have the same shape and type.
+
+    If the joined array is large, it is stored in a temporary file instead of memory.
 
     Example:
         >>> spool = Spool()
@@ -161,7 +165,7 @@ class Spool:
         self._bytes = self.rows = 0
 
     def append(self, piece: NDArray[Any]) -> None:
-        """Adds a piece with n samples, `[n, ...]`.
+        """Adds an array of n samples, `[n, ...]`.
 
         Raises:
             ValueError: The samples do not have the shape and type of the samples added before.
@@ -179,7 +183,7 @@ class Spool:
             self._write(piece)
 
     def finish(self) -> NDArray[Any]:
-        """Returns all samples as one array, `[n, ...]`. The array is empty if no piece was added."""
+        """Returns all samples as one array, `[n, ...]`. The array is empty if no sample was added."""
         if self._file is None:
             return np.concatenate(self._pieces) if self._pieces else np.empty((0, 1), np.float32)
         self._file.flush()
@@ -206,9 +210,9 @@ class Spool:
 
 
 def read_pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yields an array in pieces of at most 16 MB. For a file mapped into memory, frees the memory of used pieces.
+    """Yields an array in pieces of at most 16 MB. A piece is larger only if a single sample is larger.
 
-    A mapped file is looked for if the array is read-only.
+    If the array is large, read-only and mapped from a file, the memory of each piece is freed after its use.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     mapped = None
@@ -243,6 +247,6 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
 
 
 def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file. Its pages must not have been written to."""
+    """Frees the memory that this process uses for a mapped file. No page of the file may have been written to."""
     with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
         mapped.madvise(mmap.MADV_DONTNEED)

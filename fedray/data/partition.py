@@ -55,8 +55,9 @@ class Dealt(NamedTuple):
         held: The samples that are withheld from training. The list is empty if no samples are withheld.
         server: Indices of the samples that the server holds instead of the clients. The list is empty if there are
             none.
-        ids: Index in `owned` of each of the N clients in `kept` and `held`, `[N]`. It differs from the client's index
-            in `kept` if some clients never train (`data.test_clients`). If all clients train, the list is empty.
+        ids: For each of the N clients in `kept` and `held`, the client's index in `owned`, `[N]`. If some clients never
+            train (`data.test_clients`), this index differs from the index in `kept`. If all clients train, the list is
+            empty.
         test: Indices of the samples of the clients that never train. The list is empty if all clients train.
     """
 
@@ -133,7 +134,7 @@ def count_withheld(size: IntArray, fraction: float) -> IntArray:
 def share_with_server(cut: ClientRows, fraction: float, generator: np.random.Generator) -> tuple[ClientRows, IntArray]:
     """Takes a random share of all samples from the clients. A client with samples keeps at least one sample.
 
-    The number of taken samples is rounded down.
+    The number of taken samples is `n * fraction`, rounded down.
 
     Returns:
         The cut of the samples that clients keep, and the indices of the server's samples.
@@ -320,7 +321,7 @@ def time(
     _generator: Generator | None = None,
     column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> ClientRows:
-    """Sorts samples by a column, cuts them into N spans of equal length, and deals span i to client i.
+    """Sorts samples by a column, cuts them into N parts with equal numbers of samples, and deals part i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
     order. If all values are texts of numbers, samples are sorted by these numbers, and missing numbers come last.
@@ -430,9 +431,9 @@ def dirichlet_clients(
     the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet` draws the
     shares of the clients for each class.
 
-    Source: Hsu et al. 2019 (shares of the classes; that paper draws them from Dir(alpha p) with the shares p of the
-    classes in the data). Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes given in addition to
-    the shares). Deming and Stephan 1940 (iterative proportional fitting).
+    Source: Hsu et al. 2019 (class shares). The paper draws them from Dir(alpha p), where p are the class shares in the
+    whole data set. Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes in addition to class
+    shares). Deming and Stephan 1940 (iterative proportional fitting).
 
     Args:
         labels: Label of each sample, `[n]` integers.
@@ -502,8 +503,8 @@ LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Partitions by random order and by labels. Every sample goes to exactly one client. If clients have too few samples,
-# nothing is drawn again, but they get samples of other clients.
+# Partitions by random order and by labels. Every sample goes to exactly one client. Clients with too few samples get
+# samples of other clients. Nothing is drawn again.
 
 
 def iid(labels: Array, clients: int, generator: Generator) -> ClientRows:
@@ -541,9 +542,9 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     """Gives every client the same number of classes, and deals each class evenly to the clients that hold it.
 
     All classes have the same number of clients, up to a difference of 1. A class with few samples may have fewer
-    clients. The clients choose one after the other. Each client takes the classes that still need the most clients.
-    Ties are broken at random. By a theorem of Gale and Ryser, this procedure finds a solution if a solution exists.
-    Each client holds `classes` classes.
+    clients. The clients choose their classes one after the other. Each client takes the `classes` classes that still
+    need the most clients. Ties are broken at random. By a theorem of Gale and Ryser, this procedure finds a valid
+    choice if there is one.
     """
     y = check_labels(labels, "classes")
     check_rows(len(y), clients)
@@ -567,7 +568,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
 
 
 def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
-    """Returns how many clients hold each of G classes, `[G]`. Each client holds `classes` of them.
+    """Returns how many clients hold each of G classes, `[G]`. Each client holds `classes` classes.
 
     The numbers are as equal as possible. No class has more clients than samples.
     """
@@ -614,8 +615,8 @@ def dirichlet(
         allow_empty: Whether clients may have no samples.
         min_rows: Smallest number of samples of a client. Missing samples are taken from the largest clients. None means
             1, but with `allow_empty` it means 0.
-        cap: Whether a client gets no samples of later classes when it has at least n / N samples. Classes are dealt in
-            the order of their labels.
+        cap: Whether a client with at least n / N samples gets no samples of later classes. Classes are dealt in the
+            order of their labels.
     """
     y = check_labels(labels, "dirichlet")
     if allow_empty and min_rows:
@@ -643,9 +644,9 @@ def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
 
 
 def _owners(edges: Array, n: int) -> IntArray:
-    """Returns the client of each of n samples, `[n]`, so that clients are in ascending order.
+    """Deals n samples according to the shares of clients. Returns the client of each sample in ascending order, `[n]`.
 
-    `edges` are cumulated shares of the N clients.
+    `edges` are the cumulative shares of the N clients.
     """
     counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
     return np.repeat(np.arange(len(edges)), counts)
@@ -742,7 +743,9 @@ def wants_columns(function: Callable[..., Any]) -> bool:
 
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
-    """Returns the `ClientRows` in which client i holds the i-th of the given arrays of samples.
+    """Returns the `ClientRows` in which client i holds the samples with the indices `parts[i]`.
+
+    `rows` is the number of all samples, n. Error messages begin with `where`.
 
     Raises:
         BadInput: A sample is dealt twice.

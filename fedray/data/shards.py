@@ -90,7 +90,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: (inputs, targets): whether each is used without standardization.
+        plain: A pair (inputs, targets). An entry is True if these values are used without standardization.
     """
 
     kind: str
@@ -156,7 +156,7 @@ class Shards(Protocol):
         data: The data set.
         number: Number of clients, N.
         worlds: Number of worlds, R.
-        data_folds: The fold of `data` from which the samples and statistics of each world come.
+        data_folds: For each world, the fold of `data` from which its samples and statistics come.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -208,7 +208,8 @@ class Shards(Protocol):
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the samples that are withheld from training, as raw inputs and labels or raw targets.
 
-        They are ordered by client. If clients are generated, only the first `EVALUATED_CLIENTS` clients are included.
+        The samples are ordered by client. If clients are generated, only the first `EVALUATED_CLIENTS` clients are
+        included.
         """
         ...
 
@@ -228,7 +229,7 @@ class Shards(Protocol):
         ...
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns which samples of `test(world)` belong to the client's cluster, as n indices, `[n]`.
+        """Returns the indices in `test(world)` of the test samples of the client's cluster, `[n]`.
 
         None means that every client is tested on all test samples.
         """
@@ -239,7 +240,7 @@ class Shards(Protocol):
         ...
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels of each client's training samples, `[N, C]`.
+        """Counts the true labels of each client's training samples, `[clients, C]`.
 
         Only the first `EVALUATED_CLIENTS` clients are counted.
         """
@@ -251,7 +252,7 @@ class Shards(Protocol):
 
 
 class CutTable:
-    """The partitions (`ClientRows`) of all worlds in one array, to find the samples of many jobs at once."""
+    """A table of the partitions (`ClientRows`) of all worlds, which finds the samples of many jobs at once."""
 
     def __init__(self, cuts: list[ClientRows]) -> None:
         self.number = cuts[0].clients
@@ -263,7 +264,10 @@ class CutTable:
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the indices of each job's samples, `[J, n_max]`, padded with 0, and how many there are, `[J]`."""
+        """Returns the indices and the number of each job's samples.
+
+        The indices are `[J, n_max]`, padded with 0 at the end. The numbers are `[J]`.
+        """
         entry = world * self.number + client
         size = self.size[entry]
         place = np.arange(size.max(initial=0))
@@ -320,7 +324,11 @@ class StoredShards:
         self._meanings: list[IntArray] = []  # in each world, the label of each class in each group
 
     def shift(self, shifts: Shifts, seeds: list[int], cuts: list[ClientRows]) -> None:
-        """Changes the inputs or labels of clients as `shifts` describes."""
+        """Changes the inputs or labels of clients as `shifts` describes.
+
+        `seeds` and `cuts` have the seed and the partition of each world. If samples of several clients are pooled,
+        `cuts` are the partitions before pooling.
+        """
         n, data = len(self.data.train.y), self.data
         if shifts.clusters > 1 and cuts[0].clients == self.dealt.owned[0].clients:
             self._clusters = self._of_clients([draw_clusters(seed, cuts[0].clients, shifts) for seed in seeds])
@@ -354,7 +362,8 @@ class StoredShards:
     def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows]) -> None:
         """Gives some clients wrong training labels.
 
-        `cuts` has the partition of each world, before samples of several clients are pooled.
+        `seeds` and `cuts` have the seed and the partition of each world. If samples of several clients are pooled,
+        `cuts` are the partitions before pooling.
         """
         kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
@@ -368,7 +377,7 @@ class StoredShards:
     def dealt_arrays(self) -> list[Array]:
         """Returns arrays that describe the partitions of all worlds. Digests are computed from them.
 
-        The arrays hold the samples of the clients and of the server, the numbers of samples, and wrong labels.
+        The arrays hold indices of the samples of the clients and of the server, numbers of samples, and wrong labels.
         """
         tables = [self._train, *([self._held] if self._held else [])]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
@@ -392,9 +401,9 @@ class StoredShards:
     def test(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the test samples of a world.
 
-        If some clients never train, these are their samples. Otherwise these are the test samples of the world's fold,
-        or of the data set if it has no folds. If every group of clients has a copy of the test samples, each copy has
-        the labels of its group.
+        If some clients never train, the test samples are the samples of these clients. Otherwise they are the test
+        samples of the world's fold, or of the data set if there are no folds. If every group of clients has a copy of
+        the test samples, each copy has the labels of its group.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
@@ -573,7 +582,7 @@ def _hash_text(text: str) -> str:
 
 
 def count_held_labels(shards: Shards, world: int) -> IntArray:
-    """Counts the labels with which each client trains, `[N, C]`.
+    """Counts the labels with which each client trains, `[clients, C]`.
 
     Only the first `EVALUATED_CLIENTS` clients are counted.
 
@@ -604,7 +613,7 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 class ServerShards:
-    """Shards in which client 0 trains on the server's samples. Everything else is as in the wrapped shards.
+    """Shards in which client 0 trains on the server's samples. Everything else is the same as in the wrapped shards.
 
     Example:
         >>> from fedray.data.store import load_data

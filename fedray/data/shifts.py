@@ -20,9 +20,9 @@ from fedray.data.types import Array, Dataset
 # Shifts: clients with rotated images, noisy inputs, or permuted labels.
 #
 # A shift changes the training samples, the withheld samples and the server's samples of a client, for every partition.
-# Test samples are not changed, unless every group of clients has a copy of all samples (`fedray.data.deal`). The shift
-# of each client is drawn with the world's seed, so the true cluster of each client is known. Shifted inputs are stored
-# for each world: R worlds take R times the memory.
+# Test samples are changed only if every group of clients has a copy of all samples (`fedray.data.deal`). The shift of
+# each client is drawn with the world's seed, so the true cluster of each client is known. Shifted inputs are stored for
+# each world: R worlds take R times the memory.
 
 PIECE_NUMBERS = 1 << 21  # largest number of random numbers that are drawn at once
 
@@ -117,8 +117,8 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[ClientRows], seeds: l
 
     Args:
         x: Raw inputs, `[n, ...]`, which are not changed.
-        scales: An array `[*s]` for each world with the standard deviation of its inputs. The shape of this array
-            broadcasts to the shape of a sample.
+        scales: For each world, the standard deviation of its inputs. The shape of this array, `[*s]`, broadcasts to the
+            shape of a sample.
         cuts: The partition of each world.
         seeds: Seed of each world.
         shifts: The differences between clients.
@@ -178,7 +178,7 @@ def permute_labels(y: IntArray, cuts: list[ClientRows], seeds: list[int], shifts
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Clients whose training labels are wrong. They serve to compare robust servers with ordinary ones.
+# Clients whose training labels are wrong. With such clients, robust servers can be compared with ordinary servers.
 #
 # A share `flipped` of the clients (rounded to whole clients) has label `(c + 1) mod C` instead of c. A share `noisy` of
 # the clients has labels drawn uniformly. The clients and the labels are drawn with the world's seed. Test samples and
@@ -204,7 +204,7 @@ class LabelNoise(NamedTuple):
         The value 0 means true labels. `FLIPPED` and `NOISY` are the two kinds of wrong labels.
 
         Raises:
-            BadInput: The share of clients with a kind of wrong labels is above 0, but it rounds to no client.
+            BadInput: `flipped` or `noisy` is above 0, but rounds to no client.
         """
         for key, share in zip(self._fields, self, strict=True):
             if share and not round(share * clients):
@@ -237,9 +237,10 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 
 
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
-    """Returns the true, flipped or random labels with which clients train, `[n]`.
+    """Replaces true labels by the labels with which clients train: true, flipped or random labels, `[n]`.
 
-    `kind` is the kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or `NOISY`.
+    `y` has the true labels, `[n]`. `kind` is the kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or
+    `NOISY`. `key` has the random key from which each sample's random label is drawn.
 
     Example:
         >>> mislabel(np.array([0, 2]), np.array([0, FLIPPED]), rng.keys(0, "noisy", [0, 1]), 3).tolist()
@@ -258,6 +259,8 @@ PADDED = 8  # pictures are padded by 1 / PADDED of their side, so by 4 pixels of
 def crop(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Moves each picture at random, vertically and horizontally, by up to an eighth of its size. New pixels are 0.
 
+    `numbers` are uniform random numbers on [0, 1), `[n, 2]`, for the vertical and the horizontal move.
+
     Source: He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR 2016, section 4.2.
     """
     height, width = x.shape[-2:]
@@ -273,6 +276,8 @@ def crop(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
 
 def flip(x: torch.Tensor, numbers: FloatArray) -> torch.Tensor:
     """Mirrors each picture left to right with probability 1/2.
+
+    `numbers` are uniform random numbers on [0, 1), `[n, 1]`.
 
     Example:
         >>> x = torch.arange(4.0).view(1, 1, 1, 4)

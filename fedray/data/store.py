@@ -180,7 +180,7 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """Loads LEAF's FEMNIST, `[n, 1, 28, 28]`: dark characters of 62 classes on white (255).
+    """Loads LEAF's FEMNIST, which has pictures `[n, 1, 28, 28]` of dark characters of 62 classes on white (255).
 
     Each writer is a client.
     """
@@ -316,8 +316,8 @@ def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = No
 # ---------------------------------------------------------------------------------------------------------------------
 # Shakespeare. The task is to predict the character that follows 80 characters (LEAF's task). Each role is a client.
 #
-# The text of a role is cut into a training part and a test part, which have no character in common. A window of 80
-# characters and its target (the next character) lie in the same part. Windows are tokens `[n, 80]`, uint8.
+# The text of a role is cut into a training part and a test part, which do not overlap. A window of 80 characters and
+# its target (the next character) lie in the same part. Windows are tokens `[n, 80]`, uint8.
 
 # LEAF's 80 characters, in its order (leaf/models/utils/language_utils.py).
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -396,7 +396,7 @@ Roles = dict[str, list[str]]  # name of the role -> lines of the role
 
 
 def _parse_mit_plays(folder: Path) -> Roles:
-    """Returns a dict from the name of each role in the CSV files (`play_ROLE`) to its lines.
+    """Returns a dict from the name of each role in the CSV files (`play_ROLE`) to the role's lines.
 
     Stage directions are left out.
     """
@@ -423,7 +423,7 @@ def _parse_tiny(path: Path) -> Roles:
 
 
 def _parse_complete(path: Path) -> Roles:
-    """Returns a dict from the name of each role in 36 plays (`play_ROLE`) to its lines, as LEAF's parser finds them.
+    """Returns a dict from the name of each role in 36 plays (`play_ROLE`) to the lines that LEAF's parser finds.
 
     Roles with at most two lines are left out.
     """
@@ -510,7 +510,7 @@ class Source(NamedTuple):
         load: Function `load(root, **options)` that reads the data set. If `own` is True, it is
             `load(root, reading, **options)`.
         where: Function `where(root, **options)` that returns the source file or folder. None means that no converted
-            copy of the data set is stored, because reading it would save no time.
+            copy of the data set is stored, because reading the copy would save no time.
         own: Whether the files belong to the user. If so, they are read with the options in `ReadOptions`.
     """
 
@@ -667,9 +667,9 @@ def _fetch_uci(name: str, root: Path) -> Path:
 # The store of data sets. It has one file of arrays for each data set, which all processes of a node map and share.
 #
 # The name of the file contains a hash of the data set's name and options, and of the sizes and times of the source
-# files. A new file replaces an older file only when it is complete. So several writers or a crash do no harm. A file
-# begins with the length of a JSON text (8 bytes). The JSON text follows, with notes and with the type, shape and offset
-# of each array. The arrays come last.
+# files. A new file replaces an older file only when the new file is complete. So several writers or a crash do no harm.
+# A file begins with the length of a JSON text (8 bytes). The JSON text follows, with notes and with the type, shape and
+# offset of each array. The arrays come last.
 
 FORMAT = 7  # a part of the hash: raise this number when a loader or the layout of files changes
 UNUSED_DAYS = 30  # files that were not used for longer are deleted when a new file is written
@@ -703,7 +703,8 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     """Returns a data set from the store. If the store lacks the data set, loads and stores it first.
 
-    `key` distinguishes data sets of the same name. It has their options, and the times at which their files changed.
+    `key` distinguishes data sets of the same name. It contains the options of the data set, and the times at which its
+    files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
     file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"

@@ -31,7 +31,8 @@ def _toy(
 ) -> Dataset:
     """Makes a toy from training inputs x and targets y, `[clients, samples]` each.
 
-    The test inputs are `grid`, and the test targets `mean` are E[y|x] at these inputs.
+    The test inputs are `grid`, and the test targets `mean` are E[y|x] at these inputs. `noise` is the variance of y
+    around E[y|x].
     """
     group = np.repeat(np.arange(x.shape[0], dtype=np.int64), x.shape[1])
     train = Split(x.reshape(-1, 1).astype(np.float32), y.reshape(-1, 1).astype(np.float32), group)
@@ -105,7 +106,8 @@ def make_population(
         samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
+        separation: Standard deviation of the entries of the class means. The noise around a class mean has standard
+            deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
         per_client: Number of different classes that each client holds. 0 means all classes.
         test: Number of test samples.
@@ -136,8 +138,8 @@ def draw_class_means(population: Population) -> Float32:
 # Clients whose samples are generated when they are needed. A million clients need no storage.
 #
 # The samples of a client are computed from the seed and the id of the client. A sample is the mean of its class plus
-# noise. The noise is the sum of two random rows of a table, whose entries are drawn from N(0, 1/2). So with two
-# look-ups, a table of 2^16 rows gives 2^32 different noise vectors, which are standard normal.
+# noise. The noise is the sum of two random rows of a table. The entries of the table are drawn from N(0, 1/2), so the
+# noise is standard normal. A table of 2^16 rows gives about 2^31 different sums.
 
 POOL_NUMBERS = 1 << 22  # number of float32 entries in the table of noise (16 MB)
 
@@ -173,11 +175,11 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world. A world is a combination of a replicate and a fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Size of the server's data: it gets the samples of `server * min(N, EVALUATED_CLIENTS)` further
-                generated clients.
+            server: Size of the server's data. The server gets the samples of `server * min(N, EVALUATED_CLIENTS)`
+                further generated clients. This number is rounded up.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
-            owners: Number of clients before pooling. Each has either true or wrong labels. After pooling, each of the N
-                clients has the samples of `owners / N` of them. None means no pooling.
+            owners: Number of clients before pooling. Each of these clients has either true or wrong labels. After
+                pooling, each of the N clients stands for `owners / N` of these clients. None means no pooling.
         """
         self.data, self.number, self.worlds = data, clients, len(seeds)
         self.data_folds = [0] * len(seeds)
@@ -195,7 +197,7 @@ class GeneratedShards:
         self._held: dict[int, IntArray] = {}  # world -> index of each client's first withheld sample
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns how many samples the client of each of J jobs has, including withheld samples, `[J]`."""
+        """Returns the number of all samples of each job's client, `[J]`. Withheld samples are included."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -290,7 +292,10 @@ class GeneratedShards:
         return np.arange(*self._held[world][client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
-        """Counts the true labels of each client's samples, `[N, C]`."""
+        """Counts the true labels of each client's training samples, `[clients, C]`.
+
+        Only the first `EVALUATED_CLIENTS` clients are counted.
+        """
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         size = self.sizes(worlds, client)

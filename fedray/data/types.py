@@ -16,7 +16,7 @@ from fedray.own_code.user_code import name_type
 # ---------------------------------------------------------------------------------------------------------------------
 # The ranges of inputs, and warnings if samples have a different scale than the training samples.
 
-FAR = 10.0  # values farther from the training range than so many training ranges have a different scale
+FAR = 10.0  # values have a different scale if they are farther from the training range than FAR times its width
 NARROW = 100.0  # pictures whose range is below the training range / NARROW have a different scale
 FEW = 10  # fewer samples of a table may lie close together by chance
 
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     Attributes:
         low: The smallest value of each column, `[*s]` float64, or `[C, 1, 1]` for images. A column without values has
             NaN.
-        high: The largest value of each column, in the same form.
+        high: The largest value of each column, in the same shape.
     """
 
     low: NDArray[np.float64]
@@ -53,11 +53,14 @@ def find_range(x: NDArray[Any]) -> Range:
 
 
 def remark_on_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[str] = ()) -> list[str]:
-    """Returns a list with a warning if samples have a different scale than the training samples, else an empty list.
+    """Returns a list with one warning if samples have a different scale than the training samples.
+
+    Otherwise the list is empty.
 
     The scale is different if samples lie far outside the range of the training samples, or if all samples lie within a
-    hundredth of this range. An example is pixels from 0 to 1, if training pixels are from 0 to 255. `names` is empty if
-    the columns have no names. `what` names the inputs in the warning. The inputs must not be tokens.
+    hundredth of this range. For example, pixels from 0 to 1 have a different scale than training pixels from 0 to 255.
+    `names` is empty if the columns have no names. `what` names the inputs in the warning. The inputs must not be
+    tokens.
     """
     if not len(x):
         return []
@@ -80,9 +83,9 @@ def remark_on_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[st
 
 
 def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Returns a list with a warning if test inputs have a different scale than training inputs, else an empty list.
+    """Returns a list with one warning if test inputs have a different scale than training inputs.
 
-    Tokens have no scale, so the list is empty for them.
+    Otherwise the list is empty. Tokens have no scale, so they get no warning.
 
     Args:
         kind: The kind of the inputs: `images`, `features` or `tokens`.
@@ -125,12 +128,13 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
     """Subtracts a constant from each column of the inputs, and converts the inputs to the type that networks take.
 
     Args:
-        parts: The inputs of each part, `[n, *s]`, the training part first. Tokens, bytes and float32 stay unchanged.
+        parts: The inputs of each part, `[n, *s]`, the training part first.
 
     Returns:
         The converted inputs of each part, and the subtracted constants. Images of integers become bytes if the values
-        of all parts fit into bytes. All other numbers become float32. The constants are `[*s]`, or `[C, 1, 1]` for
-        images (one for each channel). They are None if all constants are 0.
+        of all parts fit into bytes, and float32 otherwise. Floating-point inputs become float32. Tokens stay unchanged.
+        The constants are `[*s]`, or `[C, 1, 1]` for images (one for each channel). They are None if all constants are
+        0.
 
     Example:
         >>> one, other = np.zeros((1, 1, 2, 2), np.int64), np.full((1, 1, 2, 2), 256)
@@ -284,7 +288,8 @@ class Population(NamedTuple):
         samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
         features: Length of an input.
         classes: Number of classes.
-        separation: Standard deviation of the means of the classes. The noise around a mean has standard deviation 1.
+        separation: Standard deviation of the entries of the class means. The noise around a class mean has standard
+            deviation 1.
         spread: Standard deviation of the logarithm of a client's number of samples.
         per_client: Number of different classes that each client holds. 0 means all classes.
         seed: Seed of the random numbers for the means and the noise.
@@ -302,8 +307,8 @@ class Population(NamedTuple):
 class Dataset(NamedTuple):
     """A data set, with samples, names of classes and columns, and statistics of the training samples.
 
-    In fold f of F, the network's input is `(x - shift[f]) / scale[f]`. Tokens are not changed. The shape of one sample
-    is `[*s]`.
+    By default, the network's input in fold f of F is `(x - shift[f]) / scale[f]`. The attributes `standardized` and
+    `unit` change this. Tokens are never changed. The shape of one sample is `[*s]`.
 
     Attributes:
         name: Name of the data set, as in the scenario.
@@ -311,8 +316,8 @@ class Dataset(NamedTuple):
         test: Test samples. They are empty if there are folds.
         classes: Number of classes. It is 0 for a regression.
         class_names: Names of the classes. For a regression, the tuple is empty.
-        shift: Mean of the inputs in each fold, `[F, *s]` float32.
-        scale: Standard deviation of the inputs in each fold, `[F, *s]` float32.
+        shift: Mean of the inputs in each fold, `[F, *s]` float32, or `[F, C, 1, 1]` for images.
+        scale: Standard deviation of the inputs in each fold, in the same shape.
         y_shift: Mean of the targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
         y_scale: Standard deviation of the targets in each fold, `[F, q]` float32. It is 1 if targets are not
             standardized.
@@ -321,7 +326,7 @@ class Dataset(NamedTuple):
         columns: Further columns of the training samples by name, `[n]` each. A partition can deal samples by such a
             column.
         population: Settings of the generated clients. None means that the samples are stored.
-        noise: Variance of y around E[y|x], as a mean over the inputs and in squared units of y. None means that the
+        noise: Variance of y around E[y|x], averaged over the test inputs, in squared units of y. None means that the
             test targets are samples of y instead of the expectations E[y|x].
         remarks: Sentences for the user about changes made to the samples.
         features: Names of the f input columns. The tuple is empty if the columns have no names.
@@ -486,7 +491,7 @@ def _are_numbered(y: Array, classes: int) -> bool:
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:
     """Splits samples at random into a training and a test part, class by class.
 
-    The number of test samples of each class is rounded.
+    The share `fraction` of each class, rounded to whole samples, becomes test samples.
 
     Returns:
         Indices of the training samples, and indices of the test samples, both in ascending order.
@@ -508,15 +513,15 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Checks of samples. The checks refuse data on which training would run, but which do not mean what the user thinks. The
-# readers of the forms of data (`forms`) and the functions above call `check_parts`. `check_dataset` checks a whole data
-# set, which a user may have made by hand.
+# Checks of samples. They refuse data that do not mean what the user thinks, although training would run. The readers of
+# the forms of data (`forms`) and the functions above call `check_parts`. `check_dataset` checks a whole data set, which
+# a user may have made by hand.
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
     """Checks that all parts hold numeric arrays of equal length, and that all inputs have the same shape.
 
-    If clients are `generated`, the training part may be empty.
+    If clients are `generated`, the training part may be empty. `what` is `labels` or `targets`, for messages.
 
     Raises:
         BadInput: A part fails a check.

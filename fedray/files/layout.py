@@ -15,8 +15,9 @@ from fedray.core.errors import BadInput
 from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Keys of a mapping, files of tables and folders are parts if their names are in `PARTS`, in any case (`find_parts`). A
-# folder that holds pictures is a class. A folder that holds only folders is a part or a client.
+# Keys of a mapping, files of tables and folders are parts if their names are in `PARTS` (`find_parts`). Upper and lower
+# case are the same here. A folder that holds pictures is a class. A folder that holds only folders is a part or a
+# client.
 
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -26,7 +27,14 @@ PARTS = {
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings of pictures
 TABLES = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 TABLES |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
-NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")  # files that are no tables, in any case
+NOTICES = (
+    "README",
+    "LICENSE",
+    "LICENCE",
+    "CHANGELOG",
+    "NOTICE",
+    "CITATION",
+)  # names of files that are no tables; case is ignored
 
 
 class Parts(NamedTuple):
@@ -78,8 +86,8 @@ def find_parts(names: Iterable[str], where: str = "data", test: str | None = Non
     `test` is the name that the user gives for the test part. None means that a name such as `test.csv` is looked for.
 
     Raises:
-        BadInput: There is no training part, or two names mean the same part. Or some names mean no part, and there is
-            no test or validation part.
+        BadInput: The number of training parts is not 1, or there are several test parts. Or some names mean no part,
+            although there is no test or validation part.
     """
     names = list(names)
     kinds = {name: find_part(name) for name in names}
@@ -113,7 +121,8 @@ def list_files(folder: Path, *, inside: bool = True) -> list[Path]:
 def list_tables(folder: Path) -> list[Path]:
     """Returns the tables in a folder, sorted by name.
 
-    The result is empty if the folder also has folders of pictures. Tables beside pictures only describe the pictures.
+    The result is empty if the folder also has several folders of pictures, because tables beside pictures only describe
+    the pictures. Files such as `README.txt` are left out.
     """
     if sum(_has_pictures(at, inside=True) for at in list_folders(folder)) > 1:
         return []
@@ -127,7 +136,7 @@ def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | 
 
 
 def remark_on_unread_files(folder: Path, files: Iterable[Path]) -> list[str]:
-    """Returns a list with a remark on the number of unread files of each ending. It is empty without such files."""
+    """Returns a list with a remark that counts unread files by their endings. Without such files, the list is empty."""
     counts = Counter(path.suffix.lower() or "without an ending" for path in files)
     if not counts:
         return []
@@ -221,7 +230,10 @@ def _has_pictures(folder: Path, *, inside: bool = False) -> bool:
 
 
 def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
-    """Yields the files in a folder and in its subfolders in any order. Skips hidden files and hidden folders."""
+    """Yields the files in a folder in any order. With `inside`, also yields files in subfolders.
+
+    Hidden files and hidden folders are skipped.
+    """
     for path in folder.rglob("*") if inside else folder.iterdir():
         if not any(part.startswith(".") for part in path.relative_to(folder).parts) and path.is_file():
             yield path
@@ -230,7 +242,7 @@ def _walk_files(folder: Path, *, inside: bool) -> Iterator[Path]:
 def find_part(name: str) -> str:
     """Returns the part that a name means, or an empty text if the name means no part.
 
-    The name of a numbered file such as `train-00000-of-00002` begins with the part.
+    A number at the end of the name of a file, as in `train-00000-of-00002`, is ignored.
     """
     return PARTS.get(re.sub(r"-\d+-of-\d+$", "", name).casefold(), "")
 
@@ -239,7 +251,7 @@ def find_part(name: str) -> str:
 # JSON files in LEAF's format, which LEAF and FedProx write. Such a file holds the samples of each of its users.
 
 ENDINGS = (".json", ".json.gz")
-BEGIN = 4096  # the first keys of LEAF's format must be in so many bytes at the start of a file
+BEGIN = 4096  # number of bytes at the start of a file in which a key of LEAF's format must occur
 
 
 def is_leaf(thing: Any) -> bool:

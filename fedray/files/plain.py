@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def explain_unwritable(path: Path) -> Iterator[None]:
-    """Raises `Unwritable` in place of errors of the operating system.
+    """Turns errors of the operating system inside a `with` block into `Unwritable`.
 
-    The `with` block writes a file or folder of a run.
+    The `with` block writes `path`, a file or folder of a run.
     """
     try:
         yield
@@ -192,7 +192,7 @@ def hash_tensors(tensors: "dict[str, Tensor]") -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A lock of a file, which ends when its process ends, even if the process is killed.
+# A lock of a file. The lock ends when the process that holds it ends, even if this process is killed.
 
 log = logging.getLogger("fedray")
 LOCK_SECONDS = 30.0  # longest wait for the process that holds the lock
@@ -258,7 +258,7 @@ def _try_lock(handle: int) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The directory into which a call from Python writes. If the call does not name it, it is in a new temporary folder.
+# The directory into which a call from Python writes. If the call names no directory, a new temporary folder is used.
 #
 # A file in each temporary folder names the process that made the folder. So `fedray clean` knows which folders are no
 # longer in use.
@@ -299,7 +299,10 @@ def choose_out(out: str | Path | None, name: str) -> Iterator[Path]:
 
 
 def find_temporary(places: Sequence[Path], prefix: str = PREFIX, mark: str = OWNER) -> list[Path]:
-    """Returns the temporary folders of this user in the directories `places`. Some may still be in use."""
+    """Returns the temporary folders of this user in the directories `places`. Some may still be in use.
+
+    The name of such a folder begins with `prefix`, and the folder holds a file with the name `mark`.
+    """
     found = []
     for path in sorted(path for place in places for path in place.glob(f"{prefix}*")):
         with suppress(OSError):

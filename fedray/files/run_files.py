@@ -218,7 +218,7 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_vouched(out: Path, remedy: str) -> FileSums:
-    """Returns the files whose sizes and digests the newest checkpoint lists. Without a checkpoint there are none.
+    """Returns the sizes and digests of files that the newest checkpoint lists. Without a checkpoint, the dict is empty.
 
     Raises:
         Damaged: The newest checkpoint is damaged.
@@ -231,12 +231,15 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
 
 
 def name_part(round: int) -> str:
-    """Returns the file name of a table's part. `round` is the last round in this part."""
+    """Returns the file name of one part of a table. `round` is the last round in this part.
+
+    A table such as `rounds.parquet` is a folder, and each part is a file with the rows of some rounds.
+    """
     return f"part-{round:09d}.parquet"
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns a dict from the last round of each part of a table to the part's file, in ascending order."""
+    """Returns the files of a table's parts, in ascending order. The key of each part is its last round."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -309,7 +312,7 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns sizes and digests of the parts of all tables of a run directory. Old checkpoints do not list them."""
+    """Returns sizes and digests of the parts of all tables of a run directory. Old checkpoints lack this list."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
@@ -616,6 +619,9 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
 
 def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple[str, ...]) -> dict[str, FloatArray]:
     r"""Returns the columns of a small CSV or Parquet table of numbers. An empty cell is NaN.
+
+    `needed` has the names of the required columns, and `more` has the names of further allowed columns. `key` is the
+    scenario's key that names the file, for messages.
 
     Returns:
         The columns by name, `[n]` float64 each.

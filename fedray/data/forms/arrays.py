@@ -308,8 +308,8 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
 
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # (classes of each part, class names, remarks)
 FEW_CLASSES = 20  # if there are more different integers, they may be quantities
-MOST_RARE = 10  # many different floating-point numbers are no classes if each occurs in so few samples on average
-MOST_CLASSES = 1000  # if there are more different labels, they are classes only if they are at most half of the samples
+MOST_RARE = 10  # many different floating-point numbers are no classes if each has at most so many samples on average
+MOST_CLASSES = 1000  # more different labels are classes only if their number is at most half the number of samples
 
 
 class Labels(NamedTuple):
@@ -390,8 +390,8 @@ def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
 def _read_number_text(parts: list[NDArray[Any]], task: str) -> tuple[list[NDArray[Any]], bool]:
     """Converts labels to targets if all of them are numbers written as text.
 
-    This requires that the task is a regression, or that one of the numbers has a decimal point. Otherwise the labels
-    stay text.
+    The labels are converted only if the task is a regression, or if the task is `auto` and a number has a decimal
+    point. Otherwise the labels stay text.
 
     Returns:
         The labels of each part, and whether the user should get a remark about the conversion.
@@ -684,5 +684,5 @@ def _find_column_kind(frame: Any, column: str, key: str) -> str:
 
 
 def _has_many(column: Any) -> bool:
-    """Returns whether a text column has too many values, or too few rows for each value, to be a category."""
+    """Returns whether a text column has too many different values, or too few rows for each value, to be a category."""
     return bool(column.nunique() > min(MOST_VALUES, max(2, column.count() // 4)))

@@ -46,7 +46,7 @@ def describe_thing(thing: Any) -> str:
 
 
 def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
-    """Converts any object that `read_raw_parts` can read to a data set."""
+    """Makes a data set from inputs and labels, given in any form that `read_raw_parts` accepts."""
     train, held = read_raw_parts(thing, reading)
     _refuse_orders([train, held])
     name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
@@ -115,7 +115,7 @@ def _refuse_orders(parts: Iterable[RawRows | None]) -> None:
 
 
 def is_pair(thing: Any) -> bool:
-    """Returns whether an object is a tuple or list of two objects other than numbers, text and other plain values."""
+    """Returns whether an object is a tuple or list with two entries, and neither entry is a number or text."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
 
 
@@ -127,7 +127,7 @@ def _are_torch_sets(thing: Any) -> bool:
 # Map-style data sets of torch. Each item is a pair of an input and a label, and is fetched once.
 
 PIECE_ROWS = 1024
-ASKED_AGAIN = 8  # so many first items are fetched twice, to notice random transforms
+ASKED_AGAIN = 8  # number of first items that are fetched twice, to notice random transforms
 
 
 def is_torch_set(thing: Any) -> bool:
@@ -138,8 +138,8 @@ def is_torch_set(thing: Any) -> bool:
 def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     """Reads the samples of a map-style data set.
 
-    A map-style data set has a length, and `dataset[i]` is a pair of an input and a label. If it has an attribute
-    `classes`, these are the names of the classes.
+    A map-style data set has a length, and `dataset[i]` is a pair of an input and a label. If the data set has an
+    attribute `classes` with a list of texts, these texts are the names of the classes.
 
     Raises:
         BadInput: The data set is not map-style, or its items are not pairs.
@@ -304,7 +304,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
 
 
 def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
-    """Joins the Hugging Face data sets of several clients to one. A folder with a saved data set is accepted, too."""
+    """Joins the Hugging Face data sets of several clients to one. Folders of saved data sets are accepted, too."""
     import datasets
 
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
@@ -399,13 +399,14 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# LEAF's JSON, as a dict, a file, or a folder with folders `train` and `test`. Each of its users is a client.
+# LEAF's JSON, as a dict, a file, or a folder with folders `train` and `test`. Each user in the JSON is a client.
 
 
 def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
     """Converts the samples of all users in LEAF's JSON to a data set. Each user with training samples is a client.
 
-    `train` and `test` are contents of files. Test samples of users who are not in `train` get group -1.
+    `train` and `test` are lists of the contents of JSON files. Test samples of users who are not in `train` get group
+    -1.
 
     Raises:
         BadInput: A user in `train` has no samples, or the samples of a user do not fit the samples of other users.

@@ -47,7 +47,10 @@ def is_hugging_face(thing: Any) -> bool:
 
 
 def remark_on_transform(thing: Any) -> list[str]:
-    """Returns a list with a remark if a data set transforms samples when they are fetched, else an empty list."""
+    """Returns a list with a remark if a data set transforms samples when they are fetched.
+
+    Otherwise the list is empty.
+    """
     parts = list(thing.values()) if _DICT in list_classes(thing) else [thing]
     if not any(_DATASET in list_classes(part) and part.format["type"] == "custom" for part in parts):
         return []
@@ -135,7 +138,11 @@ def _kind_of(feature: Any) -> str:
 
 
 def _find_target(dataset: Any) -> str:
-    """Returns the column to predict. It is the only column of classes, or has a name such as `label`."""
+    """Returns the column to predict.
+
+    This is the only column of classes. If there is no such column, or there are several, a name such as `label`
+    decides.
+    """
     kinds = {column: _kind_of(feature) for column, feature in dataset.features.items()}
     found = [column for column, kind in kinds.items() if kind == "classes"]
     if len(found) != 1:
@@ -147,7 +154,7 @@ def _find_target(dataset: Any) -> str:
 
 
 def _find_input(dataset: Any, target: Any, reading: ReadOptions) -> list[str]:
-    """Returns a list with the only column of pictures, lists or text. It is empty if there is no such column."""
+    """Returns a list with the only column of pictures, lists or text. Without such a column, the list is empty."""
     kinds = {c: _kind_of(f) for c, f in dataset.features.items() if c != target and c != reading.group}
     for kind in ("picture", "text" if reading.tokenizer is not None else "list", "list"):
         found = [column for column, one in kinds.items() if one == kind]
@@ -252,7 +259,7 @@ def _unnest(chunk: Any, column: str) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Hugging Face data sets on disk and in the user's cache. Nothing is downloaded unless the user requests it.
+# Hugging Face data sets on disk and in the user's cache. Data sets are downloaded only if the user requests it.
 
 BUILDERS = {".pq": "parquet", ".jsonl": "json", ".txt": "text"}
 BUILDERS |= {f".{kind}": kind for kind in ("parquet", "json", "arrow")}
@@ -270,8 +277,8 @@ def load_hf(
     """Loads a Hugging Face data set from the user's disk or cache.
 
     Args:
-        reading: The options for reading. `reading.test` is the name of the test split. `input` or `target` may be None
-            if only one column is possible.
+        reading: The options for reading. `reading.test` is the name of the test split. If only one column is possible,
+            `reading.input` or `reading.target` may be None.
         path: Path of a folder that `save_to_disk` wrote, path of a folder or file that `load_dataset` can read, or name
             of a data set in the cache.
         config: Name of the configuration of a data set in the cache.
@@ -285,6 +292,8 @@ def find_hf_files(
     _root: Path | None, path: str | None = None, config: str | None = None, download: bool = False, **_: Any
 ) -> Path:
     """Returns the folder or file of a data set on disk, or the folder of the data set in the cache.
+
+    If the data set is in neither place and `download` is True, the function downloads the data set.
 
     Example:
         >>> find_hf_files(None, path="no_such_data_set")  # doctest: +ELLIPSIS
@@ -350,7 +359,7 @@ def open_hub(path: str | None, config: str | None = None, *, download: bool = Fa
 
 @contextmanager
 def _offline(wanted: bool) -> Iterator[None]:
-    """Keeps the package `datasets` off the network during a `with` block, if `wanted` is True."""
+    """If `wanted` is True, the package `datasets` does not use the network during the `with` block."""
     modules: list[Any] = [sys.modules[name] for name in ("datasets.config", "huggingface_hub.constants")]
     before = [getattr(module, "HF_HUB_OFFLINE", False) for module in modules]
     try:

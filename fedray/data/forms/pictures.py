@@ -1,5 +1,7 @@
 """Reads pictures from a folder for each class. These folders may lie in folders of parts or clients.
 
+A *part* is the training or test part of a data set.
+
 The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray
 values, colors and transparency of 8 bits become bytes. Gray values of more bits become integers, and floating-point
 pixels become float32. Pictures in CMYK are refused, because Pillow would mix their colors. A picture is rotated as its
@@ -95,7 +97,10 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
 
 
 def _read_header(picture: Any) -> tuple[str, int]:
-    """Returns how an opened file stores pixel values, and the largest value (0 if it is unknown). Reads no pixels."""
+    """Returns how an opened file stores pixel values, and the largest possible value. Reads no pixels.
+
+    The largest possible value is 0 if it is unknown.
+    """
     tiles = getattr(picture, "tile", ())
     if not tiles:
         return "", 0
@@ -181,7 +186,7 @@ class PictureRows:
         return self._spool.finish()
 
     def remarks(self) -> tuple[str, ...]:
-        """Returns a remark if some pictures got more channels, else an empty tuple."""
+        """Returns a tuple with a remark if some pictures got more channels. Otherwise the tuple is empty."""
         words, most = {1: "gray", 3: "in color", 4: "transparent"}, max(self._counts, default=0)
         few = " and ".join(f"{count:,} are {words[c]}" for c, count in sorted(self._counts.items()) if c < most)
         more = {3: "color, with three equal channels", 4: "color with a fourth channel for transparency"}
@@ -217,13 +222,13 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     """Reads the pictures of a folder, client after client. A client's pictures are sorted by class and file name.
 
     Args:
-        folder: A folder, or a mapping from clients to folders. It holds a folder for each class, directly or inside
-            folders for clients or for the training and test part (`fedray.files.layout`).
+        folder: A folder, or a mapping from clients to folders. Each folder holds a folder for each class, directly or
+            inside folders for clients or for the training and test part (`fedray.files.layout`).
         reading: The options for reading. `reading.test` is the name of the test part, or a folder with the test
             pictures.
 
     Raises:
-        BadInput: There are no such folders, or the pictures have different sizes or kinds of values.
+        BadInput: There are no folders of classes, or the pictures have different sizes or kinds of values.
     """
     given = folder
     if isinstance(folder, Mapping):
@@ -271,7 +276,7 @@ def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
 def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Loads a folder with a folder of pictures for each class.
 
-    The folders of classes may lie in folders of parts or clients.
+    The folders of classes may lie in folders of parts or clients. `root` is not used.
 
     `root` is not used.
     """
@@ -279,7 +284,7 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
 
 
 def _widen(x: Array, channels: int) -> Array:
-    """Extends pictures `[n, C, H, W]` to `channels` channels. Repeats gray, and fills up transparency with 255."""
+    """Extends pictures `[n, C, H, W]` to `channels` channels. Repeats a gray channel. A new alpha channel is 255."""
     if x.shape[1] == channels:
         return x
     color = x if x.shape[1] == 3 else np.repeat(x, 3, axis=1)

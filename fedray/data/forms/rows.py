@@ -110,7 +110,7 @@ def _load_tokenizer(name: str) -> Any:
 
 
 def _as_ids(found: Any) -> Sequence[int]:
-    """Converts what a tokenizer returned for a text to a list of integer tokens."""
+    """Converts a tokenizer's result for one text to a list of integer tokens."""
     given = found["input_ids"] if isinstance(found, Mapping) else getattr(found, "ids", found)
     tokens = np.asarray(given)
     if tokens.ndim != 1 or (len(tokens) and (tokens.dtype.kind not in "iu" or tokens.min() < 0)):
@@ -123,7 +123,10 @@ def _as_ids(found: Any) -> Sequence[int]:
 
 
 def remark_on_lost_clients(group: IntArray | None, keep: IntArray) -> list[str]:
-    """Returns a list with a remark if all samples of a client were drawn as test samples, else an empty list.
+    """Returns a list with a remark if all samples of a client were drawn as test samples.
+
+    Otherwise the list is empty. `group` has the client of each sample, `[n]`. `keep` has the indices of the training
+    samples.
 
     Example:
         >>> remark_on_lost_clients(np.array([0, 1, 1, 1]), np.array([1, 2]))[0][:63]
@@ -154,7 +157,7 @@ class RawRows(NamedTuple):
         y: The labels or targets, of any type, `[n]` or `[n, q]`.
         group: The natural client of each sample, `[n]` int64. None means that there are no natural clients.
         columns: Further columns by name, `[n]` each.
-        names: Names of the classes. The tuple is empty if the form has no such names.
+        names: Names of the classes. The sequence is empty if the names are not known.
         features: Names of the input columns. The tuple is empty if the columns have no names.
         indicators: Whether each input is a 0-1 input of a category, `[f]`. Such inputs are not standardized. None means
             that there are no such inputs.

@@ -25,7 +25,9 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. A different delimiter in the first line replaces `delimiter`.
+    r"""Reads a table from a text file. Finds the delimiter if it is not `delimiter`.
+
+    If the first line has only one field, and one other delimiter occurs in it, the table is read with that delimiter.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.
@@ -85,8 +87,8 @@ class TableColumns(NamedTuple):
     Attributes:
         targets: Names of the columns to predict.
         inputs: Names of the input columns.
-        categories: Dict from the name of each input column of text to its values. Each value becomes a 0-1 input, in
-            this order.
+        categories: Dict from the name of each input column of text to the list of its different values. Each value
+            becomes a 0-1 input, in the order of the list.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
         groups: Index of the natural client for each value of the group column.
@@ -187,7 +189,7 @@ def require_columns(frame: Any, columns: list[str], key: str = "data", of: str |
 
 
 def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> Array:
-    """Returns whether each row is left out, `[n]` bool.
+    """Returns for each row of a table whether it is left out because of missing values, `[n]` bool.
 
     If `missing` is `drop`, rows with missing values are left out. Otherwise no row is left out. `missing` is `refuse`,
     `mean` or `drop`.
@@ -236,7 +238,10 @@ def _is_class(column: Any) -> bool:
 
 
 def _refuse_strange(frame: Any, column: str, key: str, task: str) -> None:
-    """Refuses a target or group column with values other than numbers and text, or with text instead of numbers."""
+    """Refuses a target or group column with values other than numbers, booleans and text.
+
+    If `task` is not `classification`, also refuses text that holds numbers with marks, as in `1,234`.
+    """
     values = frame[column]
     if values.dtype.kind not in "iufbOU" or not arrays.holds_words(values):
         raise BadInput(f"{key}: column {column} is of type {values.dtype}: give a number or a text in each row")
