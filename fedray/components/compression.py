@@ -166,7 +166,7 @@ def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress
 def error_feedback(compress: Compress) -> Compress:
     """Returns the compression with error feedback (Stich et al. 2018, Alg. 1).
 
-    What a client does not send of its delta is added to its next delta.
+    The part of a delta that a client does not send is added to the client's next delta.
     """
 
     def apply(uploads: Uploads) -> Compressed:

@@ -112,8 +112,9 @@ def train_student(
 ) -> Tensor:
     """Trains a model (the student) on the mean prediction of others (teachers). Returns the student, `[d]`.
 
-    The student starts as the first of the S teachers, `[S, d]`. It learns on the inputs `x`, `[n, ...]`. Their order is
-    drawn from `key`.
+    The student starts as the first of the S teachers, `[S, d]`. It learns on the inputs `x`, `[n, ...]`, in an order
+    that is drawn from `key`. The result is the mean of the student's weights at the ends of the epochs in the second
+    half of training.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
     train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))
@@ -131,8 +132,8 @@ def train_student(
 def average_teachers(net: Net, how: Distil, x: Tensor, teachers: Tensor, *, ask: Ask = ask_model) -> Tensor:
     """Returns the mean prediction of teachers for n inputs, `[n, C]`.
 
-    The prediction is sharpened probabilities, or outputs in a regression. The teachers are S models of `net`, `[S, d]`.
-    Of the settings `how`, only the temperature is used.
+    The teachers are S models of `net`, `[S, d]`. In a classification, the result holds probabilities, sharpened by the
+    temperature in `how`. In a regression, it holds outputs. The other settings in `how` are not used.
 
     Example:
         >>> from torch import nn
@@ -258,10 +259,11 @@ def fuse_models(
 def follow_teacher(
     net: Net, how: Fusion, start: Tensor, target: Tensor, *, rows: ServerRows, key: rng.Keys, engine: StudentEngine
 ) -> Tensor:
-    """Trains a student on the server's n inputs and their targets, `[n, C]`, and returns its model, `[d]`.
+    """Trains a student on the server's n inputs and their targets, `[n, C]`, and returns the student, `[d]`.
 
-    The student starts as the model `start`, `[d]`. Buffers of normalization layers do not change, and dropout is off.
-    The order of the inputs is drawn from `key`.
+    The student starts as the model `start`, `[d]`. Its version with the best score on the labeled samples is returned,
+    or the last version if there are no labeled samples. Buffers of normalization layers do not change, and dropout is
+    off. The order of the inputs is drawn from `key`.
     """
     train = engine.begin(net, start, Teaching(rows.inputs, target, how.batch_size, "adam"))
     batches, has_labels = _deal_batches(how, len(target), key), len(rows.y) > 0

@@ -49,8 +49,9 @@ def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "
     This is FedAG Alg. 1, eqs. 3-4. The means are exactly the models that the server `mean` computes.
 
     The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` and
-    `sample_client` `[M, slots]`. Each model of the sample has the weight 1, and an empty place 0. `sample_client` is
-    the client that sent the upload (`Flight.sender` in asynchronous training). It is -1 if there is no upload.
+    `sample_client` `[M, slots]`. Each model of the sample has the weight 1. A slot without a model has the weight 0.
+    `sample_client` holds the client that sent the upload in a slot (`Flight.sender` in asynchronous training), or -1 if
+    the slot holds no upload.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -152,9 +153,9 @@ class TeacherSampler:
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
     """Returns FedBE's server. It makes teachers from the uploads of a model, and the next model from the teachers.
 
-    The teachers of a model are the mean, S sampled models and the n uploads. In addition to the tensors of `base`, the
-    state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. Each teacher has the weight 1,
-    and an empty place 0.
+    The teachers of a model are the mean of its uploads, S sampled models and the n uploads. In addition to the tensors
+    of `base`, the state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. Each teacher has
+    the weight 1. Entries without a teacher have the weight 0.
 
     Args:
         base: A `gaussian_server` of the kind `bootstrap`, whose sample has room for n uploads.
@@ -244,8 +245,8 @@ def learn_posterior(local: Local, zeta: float, personal_steps: int, p: int) -> T
     """Returns the optimizer by which a client trains its two Gaussians: the posterior q, and w, a copy of the prior.
 
     Every step moves q by the gradient of the loss plus the gradient of `zeta / n KL(q || w)`. The loss is computed at
-    weights that are drawn from q. After every `personal_steps` steps of q, w makes one step by the gradient of this
-    divergence with respect to w. q and w have separate optimizers.
+    weights that are drawn from q. After every `personal_steps` steps of q, w makes one step by the gradient of `zeta /
+    n KL(q || w)` with respect to w. q and w have separate optimizers.
 
     Args:
         local: The settings of local training. The optimizer is SGD with momentum or Adam.
@@ -317,7 +318,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and the derivatives of the latter with respect to rho, `[p]` each."""
+    """Returns means, standard deviations, and derivatives of the standard deviations in rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 
@@ -575,7 +576,7 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, the weight of the prior times all factors in the next posterior of `step_by_admm`.
+    """Returns alpha, with which `step_by_admm` weighs the product of the prior and all factors in the next posterior.
 
     If `step` is a number, alpha is this number. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N
     is `clients`.
@@ -590,7 +591,7 @@ def find_server_step(step: float | Literal["admm"], penalty: float, clients: int
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:
-    """Returns a server that mixes the mean of the clients' posteriors with the product of prior and clients' factors.
+    """Returns a server that mixes the mean of the clients' posteriors with the prior and the clients' factors.
 
     The natural parameters of the new posterior are a weighted sum. The mean of the clients' posteriors has the weight
     `1 - alpha`. The product of the prior and all factors has the weight alpha. The state keeps the posterior and the
@@ -599,7 +600,7 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
     Args:
         base: A server that averages. The float buffers are taken from it.
         rows: The order of the models in the state.
-        alpha: Weight of the prior times all factors, in (0, 1].
+        alpha: Weight of the product of the prior and all factors, in (0, 1].
         kept: Multiple of a client's upload by which the client's factor changes in a round.
         prior: Precision of the prior.
         p: Number of weights of the network.

@@ -228,22 +228,25 @@ class Mixtures:
 
     @property
     def surplus(self) -> float:
-        """Returns the precision of N - 1 priors, by which the product of N posteriors has the prior too often."""
+        """Returns the precision of the N - 1 superfluous priors in the product of N posteriors.
+
+        Each posterior contains the prior, but the product should contain the prior only once.
+        """
         return (len(self.mean) - 1) * self.prior
 
 
 def weigh_modes(known: Mixtures, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns how much of client i's posterior density at w is due to each of its M modes, `[N, M]`.
+    """Returns the share of each mode in its client's posterior density at w, `[N, M]`, and log p(w) up to a constant.
 
-    The second result is log p(w) up to a constant. w is a vector of a network's weights, float64. p(w) is the product
-    of the clients' posteriors, with the prior counted once.
+    w is a vector of a network's weights, float64. p(w) is the product of the clients' posteriors, with the prior
+    counted once.
     """
     each = known.heights - 0.5 * (known.sure @ w.square()) + known.pulls @ w
     return each.softmax(1), each.logsumexp(1).sum() + 0.5 * known.surplus * w.square().sum()
 
 
 def find_gradient(known: Mixtures, w: Tensor) -> Tensor:
-    """Returns the gradient of -log p(w) at the weights w, float64. p is the product of the clients' posteriors."""
+    """Returns the gradient of -log p(w) at the weights w, float64, with the density p of `weigh_modes`."""
     sure, pull = _add_up(known, weigh_modes(known, w)[0])
     return sure * w - pull
 
@@ -259,7 +262,7 @@ def _add_up(known: Mixtures, share: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def climb(known: Mixtures, w: Tensor) -> Tensor:
-    """Climbs from the weights w to a maximum of the global posterior, and returns it.
+    """Climbs from the weights w to a maximum of the global posterior, and returns the weights there.
 
     The global posterior p is the product of the clients' posteriors, with the prior counted once. Each step is a step
     of EM, which never makes log p smaller. Let r_km be the share of mode m in the density of client k at the present w.

@@ -1,9 +1,9 @@
 """Trains without a server: models walk over a graph of clients (Fed-ensemble, section V-H).
 
 `make_walks` computes which client has each model in each step, and `walk_schedule` makes the plans. A *hop* is the move
-of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed, the
-difference between a model and its random start is sent. Every client can compute the start from the seed. A *world* is
-one combination of a seed and a fold of the data.
+of a model from one client to the next. `handover_server` computes the models after a hop. If hops are compressed,
+clients send the difference between a model and its random initial values. Every client can compute the initial values
+from the seed. A *world* is one combination of a seed and a fold of the data.
 
 Example:
     >>> ring = Graph(np.array([0, 2, 4, 6]), np.array([1, 2, 0, 2, 0, 1]))

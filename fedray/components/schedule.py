@@ -173,7 +173,7 @@ def write_memory(
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
-        window: The pace may change every `window` rounds.
+        window: Number of rounds after which the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -237,7 +237,7 @@ class Informed(NamedTuple):
     choose: Callable[[WorldRound, State | None], Participants]
 
     def __call__(self, seed: int, t: int) -> Participants:
-        """Returns the participants if there is no state."""
+        """Returns the participants of round t, chosen without a state."""
         return self.choose(WorldRound(seed, t, 0), None)
 
 
@@ -248,7 +248,7 @@ Assignment = Callable[[WorldRound, Participants, IntArray, "State | None"], tupl
 def share_out(clients: Clients, number: int) -> list[int]:
     """Divides `number` participants among the tiers (classes of devices), in proportion to their numbers of clients.
 
-    The results add up to `number`: the shares with the largest fractional parts are rounded up.
+    The shares with the largest fractional parts are rounded up, so that the results add up to `number`.
 
     Example:
         >>> from fedray.core.types import Tier
@@ -328,9 +328,9 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
     """Returns the participation rule that draws one client from each stratum (set of clients) in every round.
 
     Tier c (a class of devices) is split at random into `per_tier[c]` strata. All clients of a stratum share one
-    permutation (preprint of Fed-ensemble; SHEFL section 4). Strata of equal sizes are drawn once. If equal sizes are
-    impossible, the sizes differ by one client, and clients of smaller strata take part more often. Such strata are
-    drawn again every K = `models` rounds, so that in the long run all clients take part equally often.
+    permutation of the models (preprint of Fed-ensemble; SHEFL section 4). Strata of equal sizes are drawn once. If
+    equal sizes are impossible, the sizes differ by one client, and clients of smaller strata take part more often. Such
+    strata are drawn again every K = `models` rounds, so that in the long run all clients take part equally often.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -367,9 +367,9 @@ def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
 def permutation(models: int, rows: str = "client") -> Assignment:
     """Returns the assignment rule by which each client trains the models in a random order (Fed-ensemble).
 
-    In every round t with `t mod K = 0`, each client draws a uniform permutation P of the K models. In round t, it
-    trains the model `P[t mod K]`. So it trains every model exactly once in K rounds. If its tier has m models per
-    round, it trains the models `P[(t + j) mod K]` for j < m (SHEFL).
+    In every round t with `t mod K = 0`, each client draws a uniform permutation P of the K models. In round t, the
+    client trains the model `P[t mod K]`. So it trains every model exactly once in K rounds. If the client's tier has m
+    models per round, the client trains the models `P[(t + j) mod K]` for j < m (SHEFL).
 
     `rows` names the owner of a permutation: a `client`, a `slot` (a position among the participants), or a `stratum` (a
     slot that is always filled from the same set of clients).

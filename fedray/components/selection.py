@@ -41,12 +41,13 @@ class KnownClients(NamedTuple):
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
         loss: Mean training loss of the client when the server last used its upload, `[n]`. NaN means that the server
-            has used none.
-        last: Number of the round in which the server last used an upload of the client, `[n]`, from 1. 0 means none.
-        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server has used no upload
-            of the client, and does not know them. The field is None if the rule does not use seconds.
+            has used no upload of the client.
+        last: Number of the round in which the server last used an upload of the client, `[n]`, from 1. 0 means that the
+            server has used no upload of the client.
+        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know this
+            time, because it has used no upload of the client. The field is None if the rule does not use seconds.
         round: Number of the round that begins, from 1.
-        pace: A percentile of the known seconds. A round should not take longer (Oort).
+        pace: A number of percent (Oort). A round should not take longer than this percentile of the known seconds.
     """
 
     client: IntArray
@@ -123,7 +124,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     least 0.95 times the m-th largest score can be drawn.
 
     T is a percentile of the known s_i, at first the 30th. Every 20 rounds, the utility of the last 20 rounds is
-    compared with the utility of the 20 rounds before. If it has not grown, the percentile rises by 10.
+    compared with the utility of the 20 rounds before. If the utility has not grown, T becomes a percentile that is
+    higher by 10.
 
     Source: Lai et al. 2021 (Oort, Algorithm 1, equations 2 and 3), and the authors' code (SymbioticLab/Oort).
 
@@ -138,14 +140,15 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            range.
         5. As in the paper, the limit is 0.95 times the m-th largest score. In the code, the limit is a fraction of the
            next smaller score.
-        6. T only rises. In the code, T rises if the utility of 20 rounds differs by at most 10 % from the utility of
-           the 20 rounds before. There T falls if the utility is more than five times as large.
+        6. The percentile of T only rises. In the code, it rises if the utility of 20 rounds differs by at most 10 %
+           from the utility of the 20 rounds before. It falls if the difference is at least five times the utility of
+           the 20 rounds before.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
 
     Args:
-        exploration: Fraction of new clients among the participants at first. In round t it is `exploration 0.98^t`, and
-            at least 0.2. With 0, new clients are chosen only if there are too few others.
+        exploration: Fraction of new clients among the participants at first. In round t, the fraction is `exploration
+            0.98^t`, and at least 0.2. With 0, new clients are chosen only if there are too few other clients.
         penalty: The exponent of T / s_i, by which slow clients lose utility (alpha of the paper).
     """
 
@@ -195,7 +198,7 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
 
     The clients of a tier (class of devices) form a circle in a random order, which is drawn once. Each age takes the
     next clients of the circle. So, under the permutation schedule, a participant trains every model exactly once in an
-    age. At any time, two clients of a tier have taken part in equally many ages, or one of them in one more.
+    age. At any time, the numbers of ages in which two clients of a tier have taken part differ by at most 1.
 
     `per_tier` is the number of participants of each tier, and `models` is the number of models, K.
     """

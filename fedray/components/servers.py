@@ -109,7 +109,7 @@ def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
     L. The result equals that of `by_tier` if and only if L = K and one client of LPC trained the model.
 
     Raises:
-        BadInput: There must be two tiers: one that trains several models per round, and one that trains a single model.
+        BadInput: `tiers` is not a pair of a tier that trains several models per round and a tier that trains one model.
     """
     if len(tiers) != 2 or (tiers[0].models_per_round == 1) == (tiers[1].models_per_round == 1):
         raise BadInput(
@@ -211,7 +211,7 @@ def step_and_move(base: Server, state: State, stats: Stats, t: int, trainable: i
 
 
 def place_change(state: State, after: State, change: Tensor, trained: Tensor) -> State:
-    """Returns the state `after` with other trainable parameters: those of `state` plus a change.
+    """Returns the state `after`, but with the trainable parameters of `state` plus a change.
 
     Args:
         state: The state before the round.
@@ -433,8 +433,8 @@ def feddyn_server(
         alpha: Weight of the regularization, above 0.
         trainable: Number of trainable parameters of a model, p. They come first, and only they are corrected.
         held: A function that takes a round and returns `[T, d]` float64 for T tiers (classes of devices). A value is 1
-            if the tier trains the parameter, otherwise 0. A parameter's n counts only uploads in which it was trained.
-            None means that all tiers train all parameters.
+            if the tier trains the parameter, otherwise 0. For each parameter, n then counts only the uploads in which
+            the parameter was trained. None means that all tiers train all parameters.
     """
     tiers = 1 if held is None else len(held(0))
 

@@ -19,7 +19,9 @@ class FedrayError(Exception):
 
 
 class BadInput(FedrayError):
-    """Raised for input that cannot be used. The message names key, value and remedy. The exit status is 2.
+    """Raised for input that cannot be used. The message names the key, its value and a remedy.
+
+    The command line prints the message and exits with status 2.
 
     Example:
         >>> try:
@@ -123,7 +125,8 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 def name_score(name: str, *, unit: bool = False) -> str:
     """Returns the name under which tables and pages show a score or a total of a run.
 
-    `name` is the score's key in `summary.json`. If `unit` is true, the unit follows in parentheses.
+    `name` is the score's key in `summary.json`. If `unit` is true, the unit follows in parentheses, but only if it is
+    nats, target units or squared target units.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")
@@ -148,7 +151,8 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
         worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
             target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
-        largest: The largest of the values that share one unit. None means that each number has its own unit.
+        largest: The largest of several values of bytes or seconds that are shown in the same unit. None means that the
+            unit of each number follows from the number alone.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -200,7 +204,7 @@ def choose_unit(quantity: str, largest: float) -> tuple[float, str]:
 
 
 def format_bytes(number: float) -> str:
-    """Writes a number of bytes with three digits and a unit.
+    """Writes a number of bytes with a unit and at most three significant digits.
 
     Example:
         >>> format_bytes(0), format_bytes(1234), format_bytes(5.6e9)
@@ -211,7 +215,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_seconds(number: float) -> str:
-    """Writes a number of seconds with three digits and a unit.
+    """Writes a number of seconds with a unit and at most three significant digits.
 
     Example:
         >>> format_seconds(0.25), format_seconds(90), format_seconds(7200)
@@ -224,8 +228,8 @@ def format_seconds(number: float) -> str:
 def format_total(name: str, value: float | None, largest: float | None = None) -> str:
     """Writes a run's total of bytes or seconds with a unit.
 
-    `value` is the total in bytes or seconds. None means infinity. If several totals share one unit, `largest` is the
-    largest of them.
+    `value` is the total in bytes or seconds. None means infinity. If several totals are shown in the same unit,
+    `largest` is the largest of these totals.
 
     Example:
         >>> format_total("up_bytes", 2e6), format_total("sim_seconds", 90)
@@ -242,7 +246,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Formats the value of the metric `name`. Shares are in percent. Other metrics have four digits.
+    """Formats the value of the metric `name`. A share (0 to 1) is written in percent, other metrics with four digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -313,12 +317,12 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """Returns a question with the most similar known word, or `otherwise` if no word is similar.
+    """Returns the question whether the user meant the most similar known word, or `otherwise` if no word is similar.
 
     Args:
         word: The user's value. If it is not text, no word is similar.
         known: The allowed words.
-        otherwise: The text that is returned if no known word is similar.
+        otherwise: The text that is returned if no known word is similar to `word`.
         prefix: Text before the known word in the question, for example `method.`.
 
     Example:

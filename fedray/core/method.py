@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`. None means that `LocalLoss.reads` does not name them.
+        features: Inputs of the model's last layer, `[B, f]`. None means that `LocalLoss.reads` lacks `features`.
     """
 
     outputs: Tensor
@@ -64,11 +64,12 @@ class Seen(NamedTuple):
 class LossContext(NamedTuple):
     """The values that a loss may use in addition to outputs and targets.
 
-    `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` are None, unless `LocalLoss.reads` names
-    them.
+    Each of `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` is None if `LocalLoss.reads` does
+    not name it.
 
     Attributes:
-        objective: The network's own loss. It takes outputs and targets, and returns the loss of each sample, `[B]`.
+        objective: The network's own loss: a function that takes outputs and targets, and returns the loss of each
+            sample, `[B]`.
         round: The round, from 0.
         client: The client's id, a scalar tensor.
         model: Index of the trained model, 0 to K - 1, a scalar tensor.
@@ -76,12 +77,12 @@ class LossContext(NamedTuple):
         features: The inputs of the network's last layer, `[B, f]`.
         network: The forward pass of the model in training. It takes inputs `[n, ...]` and returns raw outputs `[n, C]`
             with gradient, in training mode.
-        broadcast: Outputs of the received model, in evaluation mode and without gradient.
-        previous: Outputs of the model with which the client's previous training ended. Before the first training, it is
-            the received model.
+        broadcast: Outputs of the received model (`Seen`), in evaluation mode and without gradient.
+        previous: Outputs of the model with which the client's previous training ended (`Seen`). In a client's first
+            training, these are outputs of the received model.
         ensemble: Raw outputs of all K models as they were at the beginning of the round, `[K, B, C]`, without gradient.
-        shared: This model's part of the tensor that the server sends for the loss (`LocalLoss.shared`). None means that
-            the server sends no tensor.
+        shared: The trained model's row of the tensor that the server sends for the loss (`LocalLoss.shared`). None
+            means that the server sends no tensor.
     """
 
     objective: Callable[[Tensor, Tensor], Tensor]
@@ -98,20 +99,21 @@ class LossContext(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The values that a user's or a method's code may use in local training. A lane is one client in training.
+    """The values that a user's or a method's code may use in local training. A lane is one job that is trained.
 
     Attributes:
         round: The round, from 0.
         client: Id of each lane's client, `[W]` int64.
         model: Index of the model that each lane trains, 0 to K - 1, `[W]` int64.
         broadcast: The model that each lane's client received, `[W, d]`.
-        previous: The model that each lane's client trained before, `[W, d]`. None means that no code uses it.
+        previous: The model with which the previous training of each lane's client ended, `[W, d]`. None means that no
+            code uses it.
         ensemble: For each lane, all K models at the beginning of the round, `[W, K, d]`. None means that no code uses
             them.
         size: Number of training samples of each lane's client, `[W]` int64. It is None while fedray tries a user's
             function before the run.
-        shared: For each lane, its model's part of the tensor that the server sends for the loss, `[W, ...]`. None means
-            that the server sends no tensor.
+        shared: Rows of the tensor that the server sends for the loss, `[W, ...]`: the row of each lane's model. None
+            means that the server sends no tensor.
     """
 
     round: int
@@ -135,7 +137,7 @@ class LocalLoss(NamedTuple):
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `State.extra`. The name begins with `broadcast/`. The tensor has a row
             for each model. A client receives the row of the model that it trains.
-        example: A row of this tensor when training begins. fedray sets this field.
+        example: A row of the tensor `shared`, with its values before the first round. fedray sets this field.
 
     Example:
         A loss with label smoothing, and a gradient that is clipped to a norm of at most 1.
@@ -170,7 +172,7 @@ class StepContext(NamedTuple):
         gradient_at: A function that takes parameters `[p]` and returns the gradient of the batch's mean loss at them,
             `[p]`.
         sample_gradients: A function that takes parameters `[p]` and returns the gradient of each sample's loss at them,
-            `[B, p]`. Gradients of padding are 0.
+            `[B, p]`. Samples that only fill up a batch have the gradient 0.
         noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. They are None if
             `Transform.noise` is False.
         size: Number of training samples of the client, a scalar tensor. It is 1 while fedray tries the function before
@@ -196,8 +198,8 @@ class Transform(NamedTuple):
 
     Attributes:
         init: A function that takes parameters `[p]` and returns the first state of the transformation. A state is a
-            tensor, or tuples, lists and dicts of tensors. `()` means no state. The state may be the parameters
-            themselves: fedray copies them.
+            tensor, or tuples, lists and dicts of tensors. `()` means no state. `init` may return the parameters
+            themselves, because fedray copies them.
         update: A function that takes the gradient `[p]`, the state, the parameters `[p]` and a `StepContext`. It
             returns the transformed gradient `[p]` and the next state.
         noise: Whether `update` uses random numbers (`StepContext.noise`).
@@ -219,7 +221,7 @@ class Transform(NamedTuple):
 
 
 def find_placing(rules: Sequence[Transform]) -> Transform | None:
-    """Returns the transformation that has a function `at`, or None if no transformation has one.
+    """Returns the transformation that has a function `at`, or None if no transformation has such a function.
 
     Raises:
         BadInput: Two of the transformations have `at`.
@@ -238,12 +240,12 @@ class RateSchedule(NamedTuple):
         kind: Course of the multiplier. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1 to
             `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round in
             `at`.
-        rounds: Number of rounds in which `cosine` and `linear` fall. Both kinds require it.
+        rounds: Number of rounds in which `cosine` and `linear` fall, above 0 for these kinds.
         floor: The last multiplier of `cosine` and `linear`.
         warmup: Length of the warm-up in rounds. In round t of the warm-up, the multiplier is also multiplied by `(t +
             1) / warmup`.
         at: The rounds, from 0, at which the multiplier of `step` falls.
-        gamma: The factor of `step`.
+        gamma: With `step`, the factor by which the multiplier is multiplied at each round in `at`.
         restart: Whether `cosine` and `linear` start again from 1 every `rounds` rounds (warm restarts). Otherwise they
             stay at `floor`.
 
@@ -292,9 +294,10 @@ class Augmentation(NamedTuple):
     Attributes:
         function: The function that changes samples. It receives inputs before standardization, and keeps their shape.
             Targets are classes, or values in the units of the data set.
-        form: Arguments of the function. `rows`: inputs `[n, ...]` of several clients and steps, and uniform random
-            numbers `[n, numbers]`. `row`: one input. `batch`: inputs `[B, ...]` and targets `[B]` or `[B, q]` of one
-            client and step. The function returns the changed inputs. For `batch` it may return inputs and targets.
+        form: Arguments of the function. With `rows`, it takes inputs `[n, ...]` of several clients and steps, and
+            uniform random numbers `[n, numbers]`. With `row`, it takes one input. With `batch`, it takes inputs `[B,
+            ...]` and targets `[B]` or `[B, q]` of one client and step. The function returns the changed inputs. With
+            `batch`, it may instead return a tuple of inputs and targets.
         name: Name of the augmentation in messages.
         numbers: With the form `rows`, the number of uniform random numbers for each sample.
     """
@@ -330,7 +333,7 @@ class Piece:
         """Raises `BadInput` if this addition to a client's job does not fit `phase`. The message names `method`."""
 
     def begin(self, update: Any) -> Any:
-        """Changes clients' jobs before training. `update` (`training.update.Update`) holds jobs that train together."""
+        """Changes jobs before training. `update` (`training.update.Update`) holds jobs that are trained together."""
         return update
 
     def end(self, update: Any) -> Any:
@@ -443,7 +446,7 @@ class Piece:
 
     @property
     def further_steps(self) -> int:
-        """Returns how many steps without samples a job makes besides training. The virtual clock counts them."""
+        """Returns how many steps a job makes outside training, without samples. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
@@ -506,7 +509,7 @@ class KeepModel(Piece):
 class Work:
     """The work of clients in place of gradient descent. A process does one job at a time, on a CPU.
 
-    The argument `kept` is a cache of the process for all rounds. It holds only what can be computed again.
+    The argument `kept` is a cache that a process keeps for all rounds. It holds only values that can be computed again.
     """
 
     def begin(self, site: Any, kept: dict[Any, Any], t: int, state: State) -> None:
@@ -561,8 +564,9 @@ class Walk(NamedTuple):
     """A random walk: each model moves from client to client, and there is no server.
 
     Attributes:
-        at: A function that takes a step and returns the client of each model, `[R, K]` (R worlds, K models).
-        down: A function that takes a step and returns whether the client of each model has failed, `[R, K]`.
+        at: A function that takes a round (a step of the walk) and returns the client of each model, `[R, K]` (R worlds,
+            K models).
+        down: A function that takes a round and returns whether the client of each model has failed, `[R, K]`.
         edges: Pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
@@ -627,12 +631,12 @@ class Compressed(NamedTuple):
 
 
 def same_bytes(size: int) -> Callable[[IntArray, IntArray], IntArray]:
-    """Returns a function for `Compress.bytes` if every job sends `size` bytes."""
+    """Returns the function `Compress.bytes` of a compression with which every job sends `size` bytes."""
     return lambda client, _tier: np.full(len(client), size, dtype=np.int64)
 
 
 def send_whole(uploads: Uploads) -> Compressed:
-    """Returns uploads as they are: `Compress.apply` if nothing is compressed."""
+    """Returns uploads unchanged. This is the function `Compress.apply` if nothing is compressed."""
     return Compressed(uploads.delta)
 
 
@@ -642,7 +646,7 @@ class Compress(NamedTuple):
     Attributes:
         bytes: A function that takes the clients and tiers of J jobs, `[J]` each. It returns the number of bytes that
             each job sends, `[J]`. It is called before training.
-        apply: A function that compresses some uploads.
+        apply: A function that takes uploads and returns them compressed.
         own: Names of the private vectors that clients store for the compression (error feedback).
         lossless: Whether the server receives exactly what the clients computed.
         on_device: Whether `apply` accepts deltas on the GPU on which they were trained.
@@ -659,15 +663,16 @@ class Compress(NamedTuple):
 class Local:
     """The settings of a client's training. The fastest engines accept only settings without functions.
 
-    The gradient of a step is `grad + pull (w - w_start) + offset`, where `grad` includes weight decay. FedProx, FedDyn,
-    Ditto and SCAFFOLD have this form. The optimizer begins each local training without state (Fed-ensemble, section
-    II). Functions may replace the loss, the gradient of the data, and the optimizer.
+    The gradient of a step is `grad + pull (w - w_start) + offset`. Here `grad` includes weight decay, and `offset` is a
+    vector that a `Piece` may add. FedProx, FedDyn, Ditto and SCAFFOLD have this form. The optimizer begins each local
+    training without state (Fed-ensemble, section II). Functions may replace the loss, the gradient of the data, and the
+    optimizer.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
         lr: Initial learning rate.
         lr_decay: The factor by which the learning rate is multiplied every `lr_decay_every` rounds.
-        lr_decay_every: Number of rounds between two such multiplications.
+        lr_decay_every: Number of rounds between two multiplications by `lr_decay`.
         momentum: Momentum of SGD, 0 to 1.
         nesterov: Whether SGD uses Nesterov's momentum.
         weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
@@ -779,8 +784,8 @@ class Phase:
             runtime. 0 means that training is synchronous.
         work: Work of clients in place of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
-            more with this state before the server's step. If it returns None, no work is left. Without this function,
-            clients work once in a round.
+            more with this state before the server's step. If it returns None, the server makes its step. If `ask` is
+            None, clients work once in a round.
         server_work: A function that takes a round. It returns how many training steps the server makes in each world,
             and the number of samples in these steps. None means no training steps.
     """
@@ -819,7 +824,7 @@ class Phase:
     def chain(self) -> tuple[Piece, ...]:
         """Returns all additions to a client's job.
 
-        `KeepModel` comes last, if the loss uses a client's previous model.
+        If the loss uses a client's previous model, the last addition is `KeepModel`.
         """
         return (*self.pieces, KeepModel()) if self.local.keeps_model else self.pieces
 
@@ -918,7 +923,9 @@ class Answer(NamedTuple):
     combine: Combine | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
-        """Returns the outputs or losses of a world's models whose weight is not 0.
+        """Returns the rows of `outputs` that belong to models with a weight above 0.
+
+        `outputs` has one row for each model of the world: the model's outputs or losses.
 
         Example:
             >>> state = State(torch.zeros(3, 2), torch.zeros(3, 0, dtype=torch.int64), {})
@@ -951,8 +958,9 @@ class Method:
         one_model_per_client: Whether client i predicts with model i. If the weight of model i is 0, client i predicts
             like a new client.
         parts: The trainings of a stack (a method with several trainings). The training of the meta model comes last.
-        join: A function by which the parts of a stack learn from each other, after the steps of their servers. None
-            means that the parts do not learn from each other.
+        join: A function by which the parts of a stack learn from each other, after their servers' steps. It takes a
+            round and the `PartStep` of each part, and returns each part's models. None means that the parts do not
+            learn from each other.
         explain_end: A function that takes the state and returns why training ends early. The text is empty if training
             goes on. None means that training never ends early.
     """
@@ -1011,8 +1019,8 @@ class StudentEngine(NamedTuple):
     Attributes:
         ask: A function that returns a model's raw outputs, in float64.
         begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns a function of type
-            `Train`. Each call of this function trains the student for some more steps, and returns it. A step follows
-            the mean gradient of its batch. Buffers keep their initial values, and dropout is off.
+            `Train`. Each call of the returned function trains the student for some more steps, and returns the student.
+            A step follows the mean gradient of its batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

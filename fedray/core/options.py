@@ -40,7 +40,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Returns a decorator that describes a check of values. The arguments are the fields of `Meaning`."""
+    """Returns a decorator that stores a description of a check of values. The arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -67,7 +67,7 @@ def _to_number(value: Any) -> Any:
 
 
 def whole(low: int, high: int) -> Check:
-    """Accepts a whole number from low to high. The text `1e3` counts as a whole number.
+    """Returns a check that accepts a whole number from low to high. The text `1e3` counts as a whole number.
 
     Example:
         >>> whole(1, 10)(3.0), whole(1, 9999)("1e3")
@@ -88,7 +88,9 @@ def whole(low: int, high: int) -> Check:
 
 
 def real(interval: str) -> Check:
-    """Accepts a number in an interval such as `(0, 1]`. Infinity is accepted only at a closed end.
+    """Returns a check that accepts a number in an interval such as `(0, 1]`.
+
+    Infinity is accepted only at a closed end of the interval.
 
     Example:
         >>> real("(0, 1]")(1), real("(0, 1]")("1e-3")
@@ -146,7 +148,7 @@ def label(value: Any) -> str:
 
 
 def one_of(*words: str) -> Check:
-    """Accepts one of a few words."""
+    """Returns a check that accepts the words `words`, and no other value."""
 
     @means("word", ", ".join(f"`{word}`" for word in words))
     def check(value: Any) -> str:
@@ -179,7 +181,7 @@ def logger(value: Any) -> str:
 
 
 def either(word: str, check: Check) -> Check:
-    """Accepts the text `word`, and every value that `check` accepts."""
+    """Returns a check that accepts the text `word`, and every value that `check` accepts."""
     kind, values, empty = describe_check(check)
 
     @means(kind, f"{values}, or `{word}`" if values else f"any, or `{word}`", empty)
@@ -195,7 +197,7 @@ def either(word: str, check: Check) -> Check:
 
 
 def maybe(check: Check) -> Check:
-    """Accepts None, or what `check` accepts."""
+    """Returns a check that accepts None, and every value that `check` accepts."""
     kind, values, _ = describe_check(check)
 
     @means(kind, values, empty=True)
@@ -209,7 +211,7 @@ def maybe(check: Check) -> Check:
 
 
 def list_of(check: Check, most: int, scalar: bool = False) -> Check:
-    """Accepts a list of up to `most` entries that `check` accepts.
+    """Returns a check that accepts a list of at most `most` entries, if `check` accepts each of them.
 
     If `scalar` is true, a single value counts as a list of one entry.
     """
@@ -233,7 +235,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
 
 
 def map_of(check: Check) -> Check:
-    """Accepts a mapping from text to values that `check` accepts."""
+    """Returns a check that accepts a mapping from text to values, if `check` accepts each value."""
 
     @means(f"names, each with a {describe_check(check).kind}", describe_check(check).values)
     def checked(value: Any) -> dict[str, Any]:
@@ -251,7 +253,7 @@ def map_of(check: Check) -> Check:
 
 @means("number", "0, 1/n or 1")
 def gpu_share(value: Any) -> float:
-    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1. Ray schedules these numbers reliably. 0.33 counts as 1/3.
+    """Accepts the number of GPUs of a Ray actor: 0, 1/n or 1, which Ray schedules reliably. 0.33 counts as 1/3.
 
     Example:
         >>> gpu_share(0.25), gpu_share(1)
@@ -288,7 +290,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition for the key with the dotted name `key`. The second key gets its full name."""
+        """Returns the condition with the full name of the second key. `key` is the full name of the first key."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 
@@ -358,8 +360,8 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
     Args:
         kind: The dataclass with the section's keys.
         default: None means that the section may be absent. A list means a list of sections. A dict means several
-            sections with names. Without this argument there is one section. If a scenario leaves the section out, its
-            keys have their defaults.
+            sections with names. Without this argument there is one section, and its keys have their defaults if a
+            scenario leaves the section out.
         example: See `Section.example`.
     """
     many = type(default) if isinstance(default, list | dict) else None
@@ -418,15 +420,15 @@ class MethodSpec:
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
-        in_rounds: Reason why the method cannot be trained asynchronously: the end of a sentence that starts with the
-            method's name. Empty means that no reason is given.
-        private: A description of the state that clients keep between rounds and never send. Empty means that there is
-            none.
+        in_rounds: Reason why the method cannot be trained asynchronously. The text ends a sentence that starts with the
+            method's name. Empty means that this field gives no reason. `walks`, `pooled` and `models` may give one.
+        private: A description of the state that clients keep between rounds and never send. Empty means that clients
+            keep no state.
         parts: Whether the method is a stack. A stack has several trainings, one after the other.
         asks: Whether clients compute predictions of the received models before they train.
-        fits: Addition of a round to the ensemble if clients fit learners such as trees. `one` adds one learner, `each`
-            adds each client's learner, and `committee` adds one voter that consists of all learners. Empty means that
-            clients train a network.
+        fits: What each round adds to the ensemble, if clients fit learners such as trees. With `one`, it adds one
+            learner. With `each`, it adds each client's learner. With `committee`, it adds one voter that consists of
+            all learners. Empty means that clients train a network.
         network: A function that takes the scenario's network, the options, the shape of an input and the network's
             name. It returns the module that is trained. None means the scenario's network.
         slices: A function that takes the network, the widths of the tiers, one input, the options and the method's
@@ -435,9 +437,9 @@ class MethodSpec:
         stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
-        mean_field: Set if a model is a Gaussian over the network's weights. Its initial rho is an option. With `prior`,
-            the model also holds the Gaussian's prior. With `site`, it also holds a client's factor of the posterior.
-            Empty means that a model is a network.
+        mean_field: What a model holds besides a Gaussian over the network's weights. With `prior`, the model also holds
+            the Gaussian's prior. With `site`, it also holds a client's factor of the posterior. Empty means that a
+            model is no Gaussian.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. An option sets their number.
         server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
@@ -492,12 +494,12 @@ class ReadOptions(NamedTuple):
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
             values and categories. None means that the form of the data fixes the inputs. In a table, these are all
             columns that are neither target, group nor in `exclude`.
-        exclude: Names of columns of a table that are no inputs. They may be given if `input` is None.
+        exclude: Names of columns of a table that are no inputs. They may be given only if `input` is None.
         group: Name of the column with the client of each sample.
-        test: The test samples in the same form as the data, or the name of their part of the data. None means the test
-            part of the data. If the data have none, test samples are drawn from all samples.
-        test_fraction: Fraction of all samples that becomes test samples, if the data have none. It is 0 if whole
-            clients are test clients (`data.test_clients`).
+        test: The test samples in the same form as the data, or the name of the part of the data that holds them. None
+            means the test part of the data. If the data have no test part, test samples are drawn from all samples.
+        test_fraction: Fraction of all samples that becomes test samples, if the data have no test part. If whole
+            clients are test clients (`data.test_clients`), the default is 0.
         task: `auto`, `classification` or `regression`.
         missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by the mean of
             the training samples, and makes missing text a category. `drop` leaves out samples with missing values.

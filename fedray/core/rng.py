@@ -44,8 +44,8 @@ def keys(seed: ArrayLike, purpose: str, *address: ArrayLike) -> Keys:
     Args:
         seed: One seed, or an array of seeds.
         purpose: Purpose of the random numbers. Random numbers for different purposes are independent.
-        address: The other parts, such as round and client: integers or arrays. NumPy broadcasts them and `seed` against
-            each other.
+        address: The other parts of the addresses, such as round and client, as integers or arrays. NumPy broadcasts
+            `seed` and these parts against each other.
 
     Example:
         >>> keys(0, "batches", 3, [1, 2]).shape
@@ -149,8 +149,8 @@ def generators_scope() -> Iterator[Callable[[int], None]]:
     """Returns a context with a function that takes a key and seeds the global generators of torch, NumPy and Python.
 
     At its end the context restores the states of all generators. A user's code runs in this context, because the code
-    may draw from any of these generators. torch and NumPy use the same kind of generator (MT19937). Each is seeded with
-    a different 32-bit half of the key.
+    may draw from any of these generators. torch and NumPy use the same kind of generator (MT19937). So that their
+    numbers differ, each of the two is seeded with a different 32-bit half of the key.
 
     Example:
         >>> with generators_scope() as start:

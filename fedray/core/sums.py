@@ -128,8 +128,8 @@ def sum_rows(
 
     Each value is split into parts, which are called limbs. A coarse limb holds what is too large for the fine limbs.
 
-    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. A coarse limb
-    comes first. A row with a NaN has the magnitude NaN.
+    Returns the sums of each limb, `[limbs, G, d]` float64, and the largest magnitude in each row, `[J]`. If `big` is
+    given, one more limb, the coarse limb, comes first. A row with a NaN has the magnitude NaN.
 
     Args:
         x: Rows, `[J, d]` float32 or float64, contiguous.
@@ -257,13 +257,13 @@ def exact_sum(
         group: Group of each row, `[J]` int64, 0 to G - 1.
         groups: Number of groups, G.
         weight: Integer weight of each row, `[J]`.
-        limbs: Number of parts into which values are split. One part has a resolution of 1.5e-11. Two parts have a
-            resolution of 5e-20. Squares of small deltas need two.
+        limbs: Number of parts into which values are split. With one part, values are rounded to multiples of 1.5e-11.
+            With two parts, they are rounded to multiples of 5e-20. Squares of small deltas need two parts.
         square: Whether the squares are added.
 
     Raises:
         Overflow: A row holds NaN, infinity or values that are too large.
-        BadInput: A weight is not a whole number. The sum would depend on the order of its terms.
+        BadInput: A weight is not a whole number. The sum would then depend on the order of its terms.
 
     Example:
         >>> rows = torch.tensor([[1.0], [2.0], [4.0]])
@@ -432,14 +432,14 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Makes statistics small for messages: converts them to NumPy, and leaves out rows of zeros in exact sums."""
+    """Returns statistics in a small form for messages: as NumPy arrays, and without rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
 
 
 class Totals:
-    """Running totals of statistics.
+    """Adds up statistics, and holds their totals.
 
     Attributes:
         stats: The totals. It is empty at first.

@@ -6,9 +6,10 @@ also mean the same everywhere:
 
 - A *world* is one combination of a seed and a fold of the data.
 - A *job* is "client i trains model k of world w in this round" (Fed-ensemble's delta_ik = 1).
-- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot or a stratum,
-  and has its own permutation of the models. A row of a data set is a sample.
-- An *age* is K consecutive rounds. A row's permutation gives its model in each of these rounds.
+- A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot (a position
+  among the participants of a round) or a stratum (a set of clients). Each row of a schedule has its own permutation of
+  the models. A row of a data set is a sample.
+- An *age* is K consecutive rounds. The permutation of a schedule's row names the row's model in each of these rounds.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run. A *new client* has never taken part in the run.
 - An *address* is the tuple (seed, purpose, round, client, model), from which random numbers are computed.
@@ -177,7 +178,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class Clients:
-    """All clients of a run. Only their tiers are stored, so a million clients need no memory.
+    """All clients of a run. Only their tiers are stored, so a million clients need no more memory than one.
 
     The ids of a tier's clients are consecutive.
 
@@ -352,9 +353,10 @@ def count_test_clients(wanted: int | float | Sequence[str], clients: int) -> int
 
 
 def round_to_sum(share: FloatArray, total: int) -> IntArray:
-    """Rounds shares `[n]` to whole numbers that add up to `total`, as the shares do.
+    """Rounds shares `[n]`, whose sum is `total`, to whole numbers with the same sum.
 
-    The shares with the largest fractional parts are rounded up. If parts are equal, earlier shares come first.
+    The shares with the largest fractional parts are rounded up. If fractional parts are equal, earlier shares are
+    rounded up first.
     """
     whole: IntArray = np.floor(share).astype(np.int64)
     whole[np.argsort(whole - share, kind="stable")[: total - int(whole.sum())]] += 1

@@ -39,7 +39,7 @@ LEAF = -1.0
 
 
 def tree_nodes(leaves: int) -> int:
-    """Returns the number of nodes of a binary tree."""
+    """Returns the number of nodes of a binary tree with `leaves` leaves."""
     return 2 * leaves - 1
 
 
@@ -132,7 +132,7 @@ class Ensemble(NamedTuple):
         seats: Largest number of learners that a round adds, S.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        committee: Whether the learners of a round vote together, with one vote. False means that each has its own vote.
+        committee: Whether the learners of a round have one vote together. False means that each learner has a vote.
     """
 
     rounds: int
@@ -297,7 +297,7 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
 
 
 def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
-    """Returns the weights of a client's samples. Weights too large to be added are divided by a power of two.
+    """Returns the weights of a client's samples. Weights too large for exact sums are divided by a power of two.
 
     Weights grow large if clients miss a round.
 
@@ -636,7 +636,7 @@ class FitTrees(Work):
 
         Returns:
             The statistics and the loss. The statistics hold the fitted learners, or sums of sample weights. The loss is
-            a weighted error on the client's samples: that of the first learner, or the smallest of the candidates.
+            the weighted error of the first learner on the client's samples, or the smallest such error of a candidate.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         work = self._fit if CANDIDATES not in state.extra else self._count_errors
@@ -681,7 +681,7 @@ class FitTrees(Work):
     def _count_errors(self, job: OneJob) -> tuple[Stats, float]:
         """Returns sums of a client's sample weights, and the loss.
 
-        One sum is over all samples. One more sum for each candidate is over the samples on which it is wrong.
+        The first sum is over all samples. Each further sum is over the samples on which one of the candidates is wrong.
         """
         rows, asked, known, world = job.rows, job.state.extra[CANDIDATES], job.known, job.world
         weight, shift = self._weigh(job)

@@ -66,10 +66,10 @@ class Correction(Piece):
         offset: A function that takes the private vectors and the server's vectors (or None), `[W, d]` each for W jobs.
             It returns the vectors that are added to the gradients, `[W, d]`.
         update: A function that takes the private vectors, the server's vectors (or None), the deltas and their lengths.
-            It returns the private vectors after local training, `[W, d]`. A length is the learning rate times the sum
-            of `block.weigh_gradients`. Without momentum, this sum is the number of steps. So `-delta / length` is a
-            mean gradient.
-        shared: Name of the vector that the server sends with each model. None means that it sends none.
+            It returns the private vectors after local training, `[W, d]`. The length of a delta is the learning rate
+            times the sum that `block.weigh_gradients` returns. Without momentum, this sum is the number of steps. So
+            `-delta / length` is a mean gradient.
+        shared: Name of the vector that the server sends with each model. None means that the server sends no vector.
 
     Example:
         >>> dynamic = Correction("dynamic", lambda h, _shared: -h, lambda h, _shared, delta, _length: h - 0.1 * delta)
@@ -108,7 +108,7 @@ class Correction(Piece):
         return update.keep(**{self.name: after})._replace(beside=sent)
 
     def _shared(self, update: Update) -> Tensor | None:
-        """Returns the vector that the server sends to each of W clients, `[W, d]`. None means that it sends none."""
+        """Returns the vectors that the server sends to W clients, `[W, d]`, or None if it sends no vectors."""
         if self.shared is None:
             return None
         device = update.broadcast.device

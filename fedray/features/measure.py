@@ -4,7 +4,7 @@ The values depend only on the client's samples, its model and a random key.
 
 Example:
     The first example counts the samples of each class. The second example computes the Fisher diagonal of a linear
-    model with the squared loss. For any weights, it is the sum of the squared inputs.
+    model with the squared loss. For any weights, the diagonal is the sum of the squared inputs.
 
     >>> count = ClientSums(lambda seen: torch.bincount(seen.targets, minlength=3), numbers=3)
     >>> count.function(SeenRows(None, None, None, torch.tensor([0, 2, 2]))).tolist()
@@ -110,9 +110,9 @@ class ClientSums(Measure):
     The sum is 0 for a client without samples.
 
     Attributes:
-        function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. It gets
-            the client's samples in parts, and the results are added. Before the first part, the global random
-            generators are seeded with the job's random key.
+        function: A function that takes some samples (`SeenRows`) and returns the sum over them, `[numbers]`. The
+            function is called for parts of the client's samples, and the results are added. Before the first part, the
+            global random generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
     """
 
@@ -129,7 +129,7 @@ class ClientSums(Measure):
         return FORWARD * size
 
     def end(self, update: Update) -> Update:
-        """Computes the sum over the samples of each job. The client sends it with its delta.
+        """Computes the sum over the samples of each job. The client sends the sum with its delta.
 
         Raises:
             BadInput: The function did not return a tensor of length `numbers`.

@@ -35,7 +35,7 @@ STEPS = 20  # E steps for a client whose weights are not known yet
 class Mixture(Piece):
     """Computes the models' responsibilities: the probabilities that a client's samples come from each model (E step).
 
-    Each model is then trained on all samples of the client, weighted by its responsibilities.
+    Each model is then trained on all samples of the client, which are weighted by the model's responsibilities.
     """
 
     @property
@@ -75,7 +75,7 @@ def compute_responsibilities(losses: ArrayLike, weights: ArrayLike) -> FloatArra
 
     The probability is proportional to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods
     l of K models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. The
-    probabilities of a sample add up to 1. Then those below `LEAST_RESPONSIBILITY` are raised to it.
+    probabilities of a sample add up to 1. Then a probability below `LEAST_RESPONSIBILITY` is replaced by this value.
 
     Source: Marfoq et al. 2021, equation 11.
     """
@@ -135,7 +135,7 @@ class Responsibilities:
         return torch.stack(lanes, dim=1)
 
     def weights(self, plan: Plan) -> Tensor:
-        """Returns the client's weight of each job's model after the E step, `[J, 1]` float64 for J jobs."""
+        """Returns for each of J jobs the client's weight of the job's model after the E step, `[J, 1]` float64."""
         rows = zip(*(column.tolist() for column in plan), strict=True)
         return torch.tensor([[self._of(world, client).weights[model]] for client, model, world in rows])
 

@@ -43,9 +43,9 @@ _FUDGE = 1e-6  # added to the root of a running mean of squares
 class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
-    A client also keeps K particles of its own, which represent the client's factor of the distribution. They start at
-    the initial models. After each training they move, so that the factor contains the change of the training. The
-    functions below take tensors of one client, `[K, p]` each.
+    A client also keeps K particles of its own, which represent the client's factor of the distribution. These own
+    particles start at the initial models. After each training they move, so that the factor contains the change of the
+    training. The functions below take tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
@@ -150,7 +150,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error. It stands for the gradient of the loss where a client moves particles without samples."""
+    """Raises an error. A client's own particles move without samples, so that there is no gradient of a loss."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 
@@ -201,12 +201,13 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
 
 
 def approach(target: Target, models: int, steps: int) -> Particles:
-    """Returns a `Piece`: clients move particles to a posterior, and learn their own factors of this posterior.
+    """Returns a `Piece` by which clients move particles to a posterior, and learn their own factors of this posterior.
 
     The posterior is the prior p_0 times one factor t_k for each client k. The own particles of client k have the
     density `r = p_0 t_k`. They start at the initial models, as draws from the prior (`t_k = 1`). The received particles
-    have the density q. Training moves them towards the density `(q / r) p_0 exp(-losses / temperature)`. Their density
-    is then q_new. Afterwards, the own particles make `steps` steps towards the density `(q_new / q) r`.
+    have the density q. Training moves the received particles towards the density `(q / r) p_0 exp(-losses /
+    temperature)`. The trained particles have the density q_new. Afterwards, the own particles make `steps` steps
+    towards the density `(q_new / q) r`.
     """
     scale = 1.0 / target.bandwidth**2
 

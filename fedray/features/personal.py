@@ -95,7 +95,7 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 
 
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
-    """Returns a compression that leaves out a model's private layers. These arrive at the server as 0.
+    """Returns a compression that leaves out a model's private layers. Their deltas arrive at the server as 0.
 
     `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
     """
@@ -113,11 +113,11 @@ PREFIX = "personal/"  # the private vector `personal/p` holds the client's own m
 class PersonalPasses(Piece):
     """Trains a client's personal models, after the training of the received model.
 
-    Each personal model has its own batches. A client predicts with its personal model. If it has several, it predicts
-    with the one that is best on its withheld samples.
+    Each personal model has its own batches. A client predicts with its personal model. If a client has several personal
+    models, it predicts with the model that is best on its withheld samples.
 
     Attributes:
-        each: Local training of each personal model. It starts from the client's last version of this model.
+        each: Settings of the training of each personal model. The training starts from the last version of the model.
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))

@@ -196,7 +196,7 @@ def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> T
 def scale_hidden(layers: Sequence[SlicedLayer], width: float) -> Tensor:
     """Returns multipliers of the whole model's parameters, which replace a slice's `Scaler` layers, `[d]`.
 
-    For a slice of width r they are 1 / r, and 1 in the last layer.
+    For a slice of width r, the multipliers of the last layer are 1, and the multipliers of all other layers are 1 / r.
     """
     sizes = [math.prod(shape) + shape[0] * bias for shape, bias, _, _ in layers]
     each = torch.tensor([1.0 if layer.last else 1.0 / width for layer in layers])
@@ -310,9 +310,9 @@ class Slices(Piece):
         share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
-        factors: For each tier, multipliers of the whole model's parameters, `[d]`. With them the whole model predicts
-            for the tier's clients. They stand for the `Scaler` layers, which only slices have. None for a tier, or an
-            empty tuple, means no multipliers.
+        factors: For each tier, multipliers of the whole model's parameters, `[d]`. They are applied when a whole model
+            predicts for the tier's clients, and replace the `Scaler` layers, which only slices have. None for a tier,
+            or an empty tuple, means no multipliers.
     """
 
     tier_nets: tuple[Net, ...]
@@ -388,7 +388,7 @@ def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
 def mean_of_slices(rows: Rows, weighting: Weighting, held: Callable[[int], Tensor]) -> Server:
     """Returns a server that averages each parameter over the uploads whose slices contain it.
 
-    Parameters that no upload contains do not change. `held` is a function of `mark_columns`.
+    Parameters that no upload contains do not change. `held` is a function that `mark_columns` has returned.
 
     Example:
         There are two clients. The second client has trained only the first parameter.

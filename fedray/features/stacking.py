@@ -101,7 +101,7 @@ class FeatureShards:
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
-    """Returns for each job the samples where the job's mask is true."""
+    """Returns the samples of each job for which the job's mask is true. `masks` holds a mask `[n]` for each job."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -413,8 +413,8 @@ class Stack(NamedTuple):
         features: Predictions from which the meta model learns. A base has a sub model for each fold. `out_of_fold`
             takes the sub models that were not trained on the sample. `all` takes the mean over a base's sub models.
             `side_by_side` takes all sub models side by side.
-        pooled: Whether the server trains the meta model. If so, clients upload these features and the labels of their
-            samples.
+        pooled: Whether the server trains the meta model. If so, clients upload the inputs of the meta model and the
+            labels of their samples.
         at_server: Whether the server trains the meta model on its own samples.
         answers_at_once: Whether the meta model also predicts before its training.
         name: Name of the network in messages.

@@ -45,7 +45,7 @@ class Windows(Piece):
     Attributes:
         combine: A function that takes the parameters at the start, `[p]` float64, and the means of the windows, `[l,
             p]` float64. It returns the change that the client sends, `[p]`.
-        number: Number of windows, l. If fewer than l steps are left, each of them is one window.
+        number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is a window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
         burn_in: Number of first rounds without windows.
     """
@@ -140,8 +140,8 @@ class _Sampled(NamedTuple):
     Attributes:
         rows: The models, `[W, d]`.
         counters: Integer buffers of the models, `[W, c]`.
-        velocity: Last step of SGD with momentum: minus the learning rate times the velocity, `[W, p]`. Without momentum
-            it is `[W, 0]`.
+        velocity: Change of the parameters in the last step of SGD with momentum, `[W, p]`. Without momentum, the shape
+            is `[W, 0]`.
         loss: Sum of the steps' losses, `[W]`.
     """
 
