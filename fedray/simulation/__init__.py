@@ -1,4 +1,4 @@
 """Simulates a run.
 
-It defines the study (the objects of a run), the round loop, virtual time, and stacks of networks.
+The package defines the study (the objects of a run), the round loop, virtual time, and stacks of networks.
 """

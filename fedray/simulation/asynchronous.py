@@ -69,8 +69,8 @@ class KnownJobs(NamedTuple):
         row: Row of the state that holds the job's model: `world * K + model`.
         loss: Mean loss over the optimizer steps. It is NaN until the job is trained. Training changes `loss`, `error`
             and `trained` in place.
-        error: Traceback of a job that failed, else None.
-        trained: Whether no training is left to do: the job was trained, or no step uses its upload.
+        error: Traceback if the job failed. Otherwise it is None.
+        trained: Whether the job needs no training any more, because it was trained or no step uses its upload.
     """
 
     client: IntArray
@@ -124,7 +124,7 @@ def count_earlier(who: IntArray) -> IntArray:
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # from a turn to clients and models of its jobs
 Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds
-MOST_VAIN = 100  # after so many lost jobs and unavailable clients in a row, times the number of clients, a run ends
+MOST_VAIN = 100  # after MOST_VAIN * (1 + clients) lost jobs and unavailable clients in a row, a run ends
 KEPT_TURNS = 64  # number of newest turns whose assignments of models to clients are cached
 _DRAWS = 1024  # number of random numbers drawn at once
 
@@ -194,8 +194,8 @@ class Timeline:
             pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
-            assign: A function that takes the number of a turn and returns the models that each client trains in this
-                turn.
+            assign: A function that takes the number of a turn. It returns the clients and the models of the jobs in
+                this turn, sorted by client.
             world: Index of the world (a seed and a fold).
         """
         self.rule, self._pace = rule, pace
@@ -256,7 +256,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each job whose upload `take` has not yet returned with a step."""
+        """Returns (model, version) of each started job that is not lost and that `take` has not returned yet."""
         begun = (
             [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._finished
         )
@@ -481,8 +481,8 @@ class Horizon:
     Attributes:
         lines: The timeline of each world.
         jobs: The jobs that end at the known steps. Jobs of forgotten steps are left out.
-        open: Models that later steps need: (row of the state, version) for each started job that ends after the known
-            steps.
+        open: The models that later steps need. There is a pair (row of the state, version) for each started job that
+            ends after the known steps.
 
     Example:
         >>> from fedray.simulation.study import AsyncRule
@@ -866,12 +866,12 @@ class AsyncTraining:
             self._sums.add(stats, call.groups, self.phase.groups)
 
     def _count_ahead(self) -> int:
-        """Returns how many server steps may have their jobs trained in one call, the current step included."""
+        """Returns the number of server steps, the current step included, whose jobs may be trained in one call."""
         per_step = self.rule.goal if self.rule.mode == "buffered" else 1
         return max(1, min(-(-self.rule.concurrency // per_step), self.phase.groups // self.study.worlds))
 
     def _choose(self, t: int) -> Iterator[_Call]:
-        """Yields calls to the runtime. Together they train the jobs of step t, and perhaps some of later steps.
+        """Yields the calls of the runtime that train the jobs of step t, and perhaps some jobs of later steps.
 
         If clients keep private data between jobs, a call has only jobs of step t, and at most one job of each client.
         """
@@ -939,7 +939,8 @@ def split_turns(owner: IntArray) -> list[IntArray]:
     The first wave has each owner's first job, the second wave each owner's second job, and so on.
 
     Args:
-        owner: Number of the client to which each job belongs, `[J]`. A client has another number in each world.
+        owner: Number of the client to which each job belongs, `[J]`. The same client has a different number in each
+            world.
 
     Example:
         >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left

@@ -1,7 +1,7 @@
 """Computes the virtual seconds of jobs and rounds from the speed and availability of simulated devices.
 
-A *tier* is a class of devices. A *figure* of a device is a number that describes it, such as its uplink or its seconds
-per step. A *trace* is a file with such figures.
+A *tier* is a class of devices. A *figure* is a number that describes a device, such as the uplink or the seconds per
+step. A *trace* is a file with the figures of clients.
 """
 
 import math
@@ -23,10 +23,11 @@ from fedray.files.run_files import read_number_table
 
 @dataclass(frozen=True)
 class Links:
-    """Speeds of links over time. An entry is valid from its start until the next entry of the same client starts.
+    """Speeds of links (network connections of devices) over time.
 
-    Before a client's first entry starts, its last entry is valid if the entries repeat. Otherwise the first entry is
-    valid from second 0 on.
+    An entry is valid from its start until the next entry of the same client starts. If a client's entries repeat, the
+    last entry is also valid before the first entry starts. If they do not repeat, the first entry is valid from second
+    0 on.
 
     Attributes:
         client: Client of each entry, `[n]`, in ascending order.
@@ -78,7 +79,7 @@ class Links:
 # Traces. A trace is a table (CSV or Parquet) with the column `client` and any of `seconds_per_step`,
 # `seconds_per_sample`, `latency` (s), `uplink`, `downlink` (bytes/s), `available_from`, `available_to`, `period` and
 # `link_from` (virtual s). Several rows of a client are several windows of availability or several links. All other
-# figures are those of the client's first row. A figure that a trace lacks is that of the tier (docs/how-to/traces.md).
+# figures come from the client's first row. Figures that a trace lacks come from the tier (docs/how-to/traces.md).
 
 DAY = 86_400.0
 TIMES = ("seconds_per_step", "seconds_per_sample")
@@ -136,9 +137,9 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Draws a log-normal factor by which each client computes more slowly, `[J]`.
+        """Draws a log-normal factor of each client's computing time, `[J]`.
 
-        The factor is 1 if a trace or a profile sets the client's time.
+        If a trace or a profile sets the client's time of a step or sample, the factor is 1.
         """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
@@ -324,8 +325,8 @@ PROFILES: dict[str, dict[str, LogNormal]] = {
 def make_profile(name: str, clients: Clients, seed: int) -> Devices:
     """Draws the numbers that describe each client's device from the distributions of a profile.
 
-    The numbers of a client are independent. They depend on the client's id. `seconds_per_step` is 0, and the time of a
-    step depends only on its samples.
+    The numbers of a client are independent of each other. They depend on the seed and on the client's id.
+    `seconds_per_step` is 0, so the time of a step depends only on its number of samples.
 
     Args:
         name: Name of the profile.
@@ -358,9 +359,10 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 # second case the models share the client's link, so all uploads of the client finish together.
 #
 # The server uses the upload of a client that is available when the round starts, is not late, and does not drop out. A
-# synchronous round lasts as long as the slowest of these clients. It does not wait for a client that drops out, unless
-# there is a deadline. Then it lasts until the deadline. All this is known before training, so the jobs of the other
-# clients are never computed. The server does not use the upload of a job that fails in training.
+# synchronous round lasts as long as the slowest of these clients needs. If a client drops out, a round without a
+# deadline does not wait for this client. A round with a deadline then lasts until the deadline. All this is known
+# before training, so the jobs of the other clients are never computed. The server does not use the upload of a job that
+# fails in training.
 
 OK, NO_DATA, LATE, DROPPED, UNAVAILABLE, PAST_DEADLINE, FAILED, STALE = range(8)
 STATUS = ("ok", "no data", "late", "dropped", "unavailable", "past deadline", "failed", "stale")
@@ -440,8 +442,8 @@ class JobCosts(NamedTuple):
         up: Bytes sent.
         down: Bytes received.
         samples: Number of samples that these steps read. None means that samples take no time.
-        work: Computation for the trained part of the network, divided by that for the whole network. It is above 0.
-            None means that every job trains the whole network.
+        work: Factor by which the computing time of each job is multiplied. It is below 1 if a job trains only a part of
+            the network, and 0 if the server does the job. None means the factor 1.
 
     Example:
         Two clients need 0.5 s for a step. The round waits only for the client that finishes first.
@@ -526,7 +528,7 @@ def time_jobs(
 ) -> tuple[FloatArray, FloatArray]:
     """Returns two times of each job in virtual seconds, `[J]` each.
 
-    The first is for its computation, the second for its download and upload together.
+    The first time is that of the job's computation. The second time is that of its download and upload together.
 
     Args:
         devices: The devices of the clients.

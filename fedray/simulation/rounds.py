@@ -30,8 +30,9 @@ from fedray.training.block import count_client_steps, divide_epoch, samples_seen
 # ---------------------------------------------------------------------------------------------------------------------
 # The early end of a run, and the choice of its best round.
 #
-# Both depend on a score. It is the score on withheld samples if there are such samples, because the test score of a
-# round that was chosen with test samples is too good. Scores of rounds before a method's last phase choose nothing.
+# Both depend on a score. If samples are withheld, it is the score on these samples. The reason is that the test score
+# of a round is too good if test samples have chosen the round. Scores of rounds before a method's last phase choose
+# nothing.
 
 PATIENCE, BEST = "stop", "best"  # keys of `Progress.courses`
 WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
@@ -40,7 +41,7 @@ WITHHELD = "hold_out_"  # prefix of the names of scores on withheld samples
 def read_value(metrics: Mapping[str, Any], name: str, key: str) -> float | None:
     """Returns the value of a metric in one world, or None if this round did not measure it.
 
-    `key` is the scenario key that names the metric. The error message contains it.
+    `key` is the scenario key that names the metric. The error message contains this key.
 
     Raises:
         BadInput: This run has no metric of this name.
@@ -55,7 +56,7 @@ def read_value(metrics: Mapping[str, Any], name: str, key: str) -> float | None:
 def name_watched_score(metrics: Mapping[str, Any], name: str) -> str:
     """Returns the name of the score that a rule (such as early stopping) reads.
 
-    The name is `hold_out_NAME` if the run has scores on withheld samples, else `NAME`.
+    If the run has scores on withheld samples, the name is `hold_out_NAME`. Otherwise it is `NAME`.
 
     Example:
         >>> [name_watched_score(each, "nll") for each in ({"nll": 1.0}, {"nll": 1.0, "hold_out_nll": 1.1})]
@@ -65,7 +66,7 @@ def name_watched_score(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
-    """Returns the scenario keys that choose a round by a score, and the score of each key."""
+    """Returns the scenario keys that choose a round by a score, with the names of these scores as values."""
     patience, stop_at, best = evaluation.patience, evaluation.stop_at, evaluation.best
     found = {"stop.metric": patience and patience.metric, "evaluate.stop_at.metric": stop_at and stop_at[0]}
     return {key: name for key, name in {**found, "checkpoint.best": best}.items() if name}
@@ -111,8 +112,8 @@ def follow_course(
     """Stores new values that are better than the best values so far. Returns whether there were any.
 
     Args:
-        best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list: the best value
-            so far and its round. It is empty if there is no value. `best` is changed in place.
+        best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list of the best
+            value so far and its round. The list is empty if there is no value. `best` is changed in place.
         values: The new value for each entry of `best`. None means that it was not measured.
         round: The round of the new values.
         lower: Whether lower values are better.
@@ -149,7 +150,7 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
-    """Updates the best values so far after an evaluation, and returns whether this round is the best.
+    """Updates the best values so far after an evaluation, and returns whether this round is the best so far.
 
     Two metrics have best values: the metric of early stopping, and the metric that chooses the best round.
 
@@ -308,7 +309,7 @@ def meets_target(metrics: Mapping[str, Any], target: tuple[str, float]) -> bool:
     """Returns whether a metric of one world has reached the scenario's target.
 
     Args:
-        metrics: Metrics of the world by name. None means that this round did not measure the metric.
+        metrics: Metrics of the world by name. The value None means that this round did not measure the metric.
         target: The name of a metric and the value to reach.
 
     Raises:

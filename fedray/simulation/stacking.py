@@ -2,8 +2,8 @@
 
 A *stack* is an ensemble whose outputs are combined by a further model, the *meta model*, or by a rule. A *base*
 consists of networks of one architecture, which are called *sub models*. The bases and the meta model are the *parts* of
-the stack. One plan has the jobs of all parts. A *study* is everything that a run needs except a runtime. A *world* is
-one combination of a seed and a fold of the data.
+the stack. The plan of a round has the jobs of all parts. A *study* is everything that a run needs except a runtime. A
+*world* is one combination of a seed and a fold of the data.
 
 Example:
     >>> from fedray.assembly.study import build_study
@@ -42,7 +42,7 @@ class PartJobs(NamedTuple):
     """The jobs that train one part of a stack (a base or the meta model).
 
     Attributes:
-        number: Number of the part.
+        number: Index of the part among the parts of the stack.
         part: The part.
         jobs: Indexes of the jobs in the plan of the whole stack, `[j]`.
         plan: The jobs. Their models and worlds are numbered as in the study of the part.
@@ -121,7 +121,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
     """Returns three arrays `[J]`: each job's steps, the samples in these steps, and a factor of the client's time.
 
-    The factor is 0 for jobs that the server does (training of the meta model). They take clients no time.
+    The factor is 0 for jobs that the server does (training of the meta model). These jobs take clients no time.
     """
     steps, samples, factor = np.zeros_like(size), np.zeros_like(size), np.ones(len(size))
     for _, part, jobs, own in split_plan(parts, plan):
@@ -136,7 +136,7 @@ def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[In
 def work_of_server(parts: Sequence[Part], t: int) -> ServerWork:
     """Returns the number of optimizer steps that the server makes in round t, and the number of samples in these steps.
 
-    Both include the steps of a meta model that the server trains.
+    The steps of a meta model that the server trains are included.
     """
     total, one = np.zeros(2), np.zeros(1, np.int64)
     for part in (part for part in parts if part.begins <= t < part.ends):
@@ -363,7 +363,7 @@ def _list_parts(study: Study, stack: Stack) -> Iterator[Part]:
 
 
 def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
-    """Makes the study of one part of a stack, as if it were trained alone.
+    """Makes the study of one part of a stack, as if the part were trained alone.
 
     All folds of a base have the same initial models. Bases have different initial models.
     """
@@ -442,7 +442,7 @@ def find_bases(study: Study) -> list[Part]:
 
 
 def split_by_base(study: Study, members: FloatArray) -> list[FloatArray]:
-    """Returns for each base the mean predictions of each fold's models, `[F, n, C]`.
+    """Returns for each base the mean prediction of each fold's models, `[F, n, C]`.
 
     `members` has the probabilities or values that each of the P sub models predicts, `[P, n, C]`.
     """

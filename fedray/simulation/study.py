@@ -119,7 +119,7 @@ class Patience(NamedTuple):
     Attributes:
         metric: Name of the metric.
         rounds: The run ends after this number of rounds without a better value in any world.
-        min_delta: Difference by which a better value must exceed the best value so far.
+        min_delta: A new value counts as better only if it is better by more than this difference.
     """
 
     metric: str
@@ -195,8 +195,8 @@ class Part(NamedTuple):
         counters: Columns of this part's integer buffers in a row of the whole stack's counters.
         voter: The classifier that each client fits instead of a network (`fedray.runtime.stacking`). A part with
             classifiers has no rounds, and no parameters in the state. None means that the part trains networks.
-        combine: The rule that combines a base's predictions without a meta model, if the base has one model per client
-            (`fedray.features.stacking`). Otherwise it is None.
+        combine: If each client has a network of its own, the rule that combines these networks' predictions without a
+            meta model (`fedray.features.stacking.combine_outputs`). Otherwise it is None.
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
             Only bases use it.
         answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
@@ -255,8 +255,8 @@ class Study:
             init`). None means `seeds`.
         rates: Learning rate of each world, `[worlds]` (`local.lr_grid`). None means the learning rate in `Local`.
         asynchronous: The rule of asynchronous training. None means that training is synchronous.
-        parts: The bases of a stack, then its meta model, which one row of the state holds together. Other methods have
-            no parts.
+        parts: The parts of a stack, first its bases and then its meta model. One row of the state holds all parts.
+            Other methods have no parts.
         callbacks: Name and function of each of the user's callbacks, which are called after each round.
     """
 
@@ -376,11 +376,11 @@ class Study:
         return own and self.shards.clusters(0) is not None and all(rows is None for rows in tested)
 
     def local(self, local: Local, world: int) -> Local:
-        """Returns a description of local training with the learning rate of a world."""
+        """Returns the settings of local training with the learning rate of a world."""
         return local if self.rates is None else replace(local, lr=float(self.rates[world]))
 
     def answer(self, state: State) -> Answer:
-        """Returns the models of a state that predict, and their weights."""
+        """Returns which models of a state predict, and the weights of these models."""
         if self.method.answer is not None:
             return self.method.answer(state)
         return Answer(state, self.method.phase.models)
@@ -389,7 +389,7 @@ class Study:
         """Returns raw inputs and targets of a world's split `test`, `hold_out`, `train` or `ood`.
 
         The split `train` has the training samples of the first `EVALUATED_CLIENTS` clients. Out-of-distribution inputs
-        (`ood`) have no labels. Zeros are returned for them.
+        (`ood`) have no labels. Zeros are returned as their targets.
 
         Raises:
             BadInput: There is no split of this name.
@@ -415,7 +415,7 @@ class Study:
         return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
 
     def _join_clients(self, world: int, clients: int | None) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and targets of a world's training samples, client after client, as `pool_rows` does."""
+        """Returns raw inputs and targets of a world's training samples. The arguments are those of `pool_rows`."""
         client = np.arange(self.clients.number if clients is None else min(clients, self.clients.number))
         fetched = self.shards.fetch(np.full_like(client, world), client)
         real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the others are padding
@@ -506,7 +506,7 @@ Pieces = dict[tuple[int, int], Tensor]  # (world, index of the piece's first sam
 
 
 class Question(NamedTuple):
-    """A request to a runtime: compute a function of the models for the samples of a split, or for clients.
+    """A request to a runtime to compute a function of the models, for the samples of a split or for clients.
 
     The runtime divides the samples or clients into pieces of a fixed size. So the result (the *answer*) does not depend
     on the number or the order of processes.
@@ -522,7 +522,7 @@ class Question(NamedTuple):
             run.
         numbers: Number of values that the function returns for a client. They are NaN for a client that fails and is
             left out.
-        at_home: Whether the function runs in the process with the data that the client keeps between rounds.
+        at_home: Whether the function runs in the process that holds the data that the client keeps between rounds.
     """
 
     compute: Callable[..., Any]
@@ -570,7 +570,7 @@ class Runtime(Protocol):
     def private(self, names: Sequence[str] | None = None) -> dict[str, Tensor]:
         """Returns what all clients keep between rounds (their private vectors), for a checkpoint.
 
-        It does not depend on the number of processes.
+        The result does not depend on the number of processes.
 
         Args:
             names: Names of the vectors to return. None means all vectors.
@@ -580,7 +580,7 @@ class Runtime(Protocol):
         """Replaces what all clients keep between rounds with the content of a checkpoint."""
 
     def close(self) -> None:
-        """Ends the processes of the runtime. It must not be used afterwards."""
+        """Ends the processes of the runtime. The runtime must not be used afterwards."""
 
 
 @dataclass
@@ -679,10 +679,10 @@ class JobTable(NamedTuple):
         loss: Mean loss over the steps. It is NaN if the job was not trained.
         up_bytes: Sent bytes that count (`fedray.simulation.rounds.count_bytes`).
         down_bytes: Received bytes that count. In a random walk they equal `up_bytes`, because the next client receives
-            what this one sends.
+            what this client sends.
         sim_seconds: Virtual seconds that the job takes.
         status: Index into `fedray.simulation.devices.STATUS`. It says whether the upload was used, or why not.
-        error: Traceback of a job that failed, else None.
+        error: Traceback if the job failed. Otherwise it is None.
         flight: Starts and arrivals of jobs in asynchronous training. None means that training is synchronous.
     """
 
@@ -722,7 +722,8 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
     Args:
         models: Number of models of each world, K.
         worlds: Number of worlds, from world 0 on. None means all worlds.
-        clients: Ids of the clients of each world, `[n]` each. None means the same as in `Question`.
+        clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
+            run.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -776,7 +777,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
         host: The process that computes.
         world: Index of the world (a seed and a fold).
         client: Ids of the clients, `[c]`.
-        score: A function that returns the scores of each sample.
+        score: A function that takes raw inputs and targets of n samples. It returns the scores, `[number, n]`.
         number: Number of scores of a sample.
     """
     study = host.study

@@ -1,1 +1,1 @@
-"""Trains many clients at the same time, in one batched computation (a block). Each client is one lane of the block."""
+"""Trains many clients together, in one batched computation (a block). Each lane of a block is one client."""

@@ -176,9 +176,9 @@ def divide_epoch(size: IntArray, local: Local) -> tuple[IntArray, IntArray]:
 def choose_batch_width(size: IntArray, local: Local) -> IntArray:
     """Returns for each of W clients the number of samples in a batch after padding (the batch width).
 
-    The width is the size of the client's largest batch, rounded up to a multiple of 8 if it is above 8. It is above the
-    batch size only if the last two batches are merged (`last_batch: merge`). `size` is each client's number of samples,
-    `[W]`.
+    The width is the client's number of samples, rounded up to a multiple of 8 if it is above 8, but at most the batch
+    size. If the client's last two batches are merged (`last_batch: merge`), the width is the number of samples in the
+    merged batch, rounded up in the same way. `size` is each client's number of samples, `[W]`.
 
     Example:
         >>> choose_batch_width(np.array([5, 11, 40]), Local(batch_size=16)).tolist()
@@ -200,9 +200,10 @@ def _round_up(rows: IntArray) -> IntArray:
 
 
 def count_steps(size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each of J jobs: the number of batches in all epochs, or `local.steps`.
+    """Returns the number of optimizer steps of each of J jobs.
 
-    A client without samples has 0 steps. `size` is the number of samples of each job's client, `[J]`.
+    If `local.steps` is set, the number is `local.steps`. Otherwise it is the number of batches in all epochs. A client
+    without samples has 0 steps. `size` is the number of samples of each job's client, `[J]`.
     """
     batches, _ = divide_epoch(size, local)
     steps = np.full_like(size, local.steps) if local.steps is not None else (local.epochs or 1) * batches
@@ -227,7 +228,7 @@ def weigh_gradients(steps: IntArray, local: Local) -> FloatArray:
 
     Without momentum each weight is 1, so the sum is the number of steps. With momentum rho, a gradient moves the model
     in its own step and in all later steps. For m such steps, the weight is `a = (1 - rho^m) / (1 - rho)`. With
-    Nesterov's momentum it is `1 + rho a`.
+    Nesterov's momentum the weight is `1 + rho a`.
 
     Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
     Optimization*, NeurIPS 2020, section 4.
@@ -310,7 +311,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks, and returns the indices of each block's jobs. A block begins with the longest jobs.
+    """Groups jobs into blocks, and returns the indices of each block's jobs. Jobs with the most steps come first.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
@@ -606,5 +607,8 @@ def is_plain_sgd(local: Local) -> bool:
 
 
 def rows_of(models: Tensor, row: Tensor) -> Tensor:
-    """Returns the model of each job, `[J, d]`. The rows of the result may share memory, so never write to it."""
+    """Returns the rows of `models` with the indices `row`, `[J, d]`.
+
+    The rows of the result may share memory, so the result must not be changed.
+    """
     return models.expand(len(row), *models.shape[1:]) if len(models) == 1 else models.index_select(0, row)

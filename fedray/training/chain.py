@@ -38,9 +38,9 @@ class Chain(NamedTuple):
     """The layers that a module applies one after another.
 
     Attributes:
-        layers: The layers, dropout included, in the order in which the module applies them. Their parameters have no
-            values.
-        names: Name of each parameter in the module, in the order of the layers.
+        layers: The layers, dropout included, in the order in which the module applies them. The parameters of these
+            layers have no values.
+        names: Names that the parameters of these layers have in the module, in the order of the layers.
         log_softmax: Whether the module's outputs are the log-softmax of the last layer's outputs.
     """
 
@@ -86,13 +86,13 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
 
 
 class _Reader(TorchDispatchMode):
-    """Records the operations that a module applies one after another, and converts each to layers.
+    """Records the operations that a module applies one after another, and converts each operation to layers.
 
     Attributes:
         module: The module. It is called once.
         value: The result of the newest operation, `[ROWS, ...]`.
         layers: The layers found so far.
-        names: Names of the parameters of these layers.
+        names: Names of the parameters of `layers`.
         log_softmax: Whether a log-softmax ends the chain.
     """
 
@@ -228,7 +228,7 @@ def _join(sides: Sequence[int]) -> Any:
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from its class's `forward`. None means that it cannot.
+    """Returns why a call of a module may differ from the `forward` of its class. None means that there is no reason.
 
     The reason completes the sentence "its forward ...".
     """
@@ -276,7 +276,7 @@ class Drop(NamedTuple):
     """A rule that replaces a dropout layer. It drops inputs of a linear layer in training.
 
     Attributes:
-        layer: Number of the linear layer among the chain's linear layers, from 0.
+        layer: Index of the linear layer among the chain's linear layers.
         p: Probability with which each input, or channel, is dropped, between 0 and 1.
         channels: Whether whole channels of the convolutions' outputs are dropped.
     """
@@ -335,7 +335,7 @@ class Recognized(NamedTuple):
         order: For each parameter of `net`, the position of the same parameter in a model of the module, `[d]`. None
             means that both orders are the same.
         log_softmax: Whether the module's outputs are the log-softmax of the outputs of `net`.
-        drops: The rules that replace dropout: which inputs of linear layers are dropped in training.
+        drops: The rules that replace dropout layers. They say which inputs of linear layers are dropped in training.
     """
 
     net: Net
@@ -453,9 +453,9 @@ def _answer(
     *,
     finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
 ) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, and the gradient `[d]` of a weighted sum of them.
+    """Returns a module's outputs `[n, C]`, and the gradient `[d]` of a weighted sum of these outputs.
 
-    `keys` are dropout's random keys.
+    `keys` are the random keys of dropout. None means that no dropout mask is drawn.
     """
     tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
     with nullcontext() if keys is None else dropping(module, keys):

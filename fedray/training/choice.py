@@ -26,7 +26,7 @@ from fedray.training.client_code import make_trial, train_client_lanes, train_cl
 # `conv`, `vmap` and `loop` are tried in this order. The first engine that computes exactly what the network computes is
 # chosen. `docs/explanation/engines.md` has measurements.
 
-LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters of all lanes together: 2.4 MB stay in a core's cache
+LANE_FLOATS = {"cpu": 600_000, "cuda": 1 << 28}  # parameters of all lanes together; these 2.4 MB fit in a core's cache
 KERNEL_FLOATS = 1_000_000  # the same limit for compiled kernels, which train one lane after another
 LOOP_NUMBERS = 1 << 20  # input values that the loop engine reads at once for several jobs: about 4 MB
 MOST_LANES = {"cpu": 256, "cuda": 4096}
@@ -43,14 +43,14 @@ class Engine:
 
     Attributes:
         name: Name of the engine: "mlp-c" or "conv-c" (compiled), "mlp", "conv", "vmap" or "loop".
-        width: Largest number of lanes (clients in training) that are computed together. If it is 1, lanes are trained
-            one after another.
-        why: The reason for the choice, which `fedray check` and the manifest show.
+        width: Largest number of lanes (clients in training) that are computed together. A width of 1 means that lanes
+            are trained one after another.
+        why: The reason for the choice. `fedray check` and the run's manifest show it.
         train: A function that trains a block of lanes. It takes the network and the block.
         outputs: A function that returns the outputs of M models, `[M, n, C]`. It takes the network, the models `[M,
             d]`, their integer buffers `[M, c]` and the inputs `[M, n, ...]`.
         min_lanes: Smallest number of lanes in a step. If a block has fewer lanes, a lane is trained twice.
-        jobs: Largest number of lanes in a block if `width` is 1.
+        jobs: If `width` is 1, the largest number of lanes in a block.
         evaluates: Code that computes `outputs`: `compiled` (C functions) or `torch`.
     """
 
@@ -85,12 +85,12 @@ def choose_engine(
     Args:
         net: The network.
         device: Kind of the device, "cpu" or "cuda".
-        example: One network input. A user's module is called with it, to find out which layers the module applies. None
-            means that the module is trained as it is.
+        example: One network input. A user's module is called with this input, to find out which layers the module
+            applies. Without an input, the module is trained as it is.
         lanes: Whether compiled C functions (kernels) may train (`auto`), must train (`compiled`) or must not train
             (`torch`).
         local: The settings of local training. None means plain SGD.
-        drops: Whether dropout stays on in predictions. If so, torch computes them.
+        drops: Whether dropout stays on in predictions. If so, torch computes the predictions.
         models: Number of models, K.
         couples: Whether each step of a model depends on all K models of the client.
 
@@ -168,7 +168,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns an engine for a user's module. In it, `engine` trains the module's plain layers, `found.net`.
+    """Returns an engine for a user's module. It uses `engine` to train the module's plain layers, `found.net`.
 
     Models are converted to the parameter order of `found.net` and back.
     """
@@ -186,9 +186,10 @@ def _train_recognized(engine: Engine, found: Recognized) -> Engine:
 
 
 def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, most: float = VMAP_FLOATS) -> Engine:
-    """Chooses `vmap` or `loop`, the engines for any network. `vmap` needs a network of at most `most` parameters.
+    """Chooses `vmap` or `loop`, the engines for networks of any layers.
 
-    `unread` is appended to the reason for the choice.
+    `vmap` is chosen only if the network has at most `most` parameters (64 times as many on a GPU). `unread` is appended
+    to the reason for the choice.
     """
     d, obstacle = net.layout.d, _find_obstacle(net, device)
     if obstacle is not None or d > most * (1 if device == "cpu" else 64):
@@ -206,9 +207,9 @@ def _choose_general(net: Net, device: str, example: Tensor | None, unread: str, 
 def _choose_for_code(
     net: Net, device: str, example: Tensor | None, plain: Engine, *, local: Local, models: int, couples: bool
 ) -> Engine:
-    """Chooses the engine of a local training with a user's or method's code.
+    """Chooses the engine for local training with a user's or method's code.
 
-    `plain` is the network's engine without such code.
+    `plain` is the engine for the network without such code.
     """
     parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
     named = [f"its {name}" for name, part in parts.items() if part is not None]
@@ -229,7 +230,11 @@ def _choose_for_code(
 
 
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
-    """Returns how many models of d parameters are trained together. Together they have at most `floats` parameters."""
+    """Returns how many models of d parameters are trained together.
+
+    The number is at least 2. If it is larger, these models together have at most `floats` parameters. None means the
+    limit for the device.
+    """
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 
 
@@ -240,7 +245,10 @@ def _loop_engine(d: int, why: str) -> Engine:
 
 
 def _name_faster(net: Net) -> str:
-    """Returns a hint for faster training, or '' if layers other than linear layers and convolutions have parameters."""
+    """Returns a text that says which form of a network would train faster.
+
+    The text is '' if layers other than linear layers and convolutions have parameters.
+    """
     kinds = {type(part) for part in net.module.modules() if part._parameters}
     if kinds == {nn.Linear}:
         return f": about 10 {SLOWER} Linear with ReLU or Tanh, one after another"
@@ -250,7 +258,7 @@ def _name_faster(net: Net) -> str:
 
 
 def _find_obstacle(net: Net, device: str) -> str | None:
-    """Returns why `torch.func.vmap` cannot or should not train a network. None means that it can."""
+    """Returns why `torch.func.vmap` cannot or should not train a network. None means that there is no such reason."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
         read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
@@ -280,8 +288,8 @@ def check_invariance(
 ) -> bool:
     """Returns whether five models get the same bits in one block of 5 lanes and in blocks of 2 and 3 lanes.
 
-    An engine that trains one model after another is not tried: the result is True. `example` is one network input,
-    `dtype` is the type of the models' parameters, and `models` is the number K of a run's models.
+    For an engine that trains one model after another, the result is True without a trial. `example` is one network
+    input, `dtype` is the type of the models' parameters, and `models` is the number K of a run's models.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -88,7 +88,7 @@ class Gradients(NamedTuple):
 
 
 def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Splits a vector of p trainable parameters into a network's tensors. Returns these with their names."""
+    """Splits a vector of p trainable parameters into a network's parameter tensors, and returns the tensors by name."""
     k = layout.trainable_tensors
     parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
     return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
@@ -129,7 +129,7 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
 
 
 def read_features(net: Net, watched: Watched) -> Tensor:
-    """Returns the features of the newest forward pass, `[B, f]`.
+    """Returns the features (inputs of the last layer) of the newest forward pass, `[B, f]`, and empties `watched`.
 
     Raises:
         BadInput: The last layer was not called.
@@ -167,7 +167,7 @@ class LaneCode(NamedTuple):
 
 
 def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
-    """Returns the mean loss of a batch. `Local.loss`, if it is set, replaces the network's loss.
+    """Returns the mean loss of a batch. If `Local.loss` is set, it replaces the network's loss.
 
     `answer` is the forward pass of the model. It takes inputs `[n, ...]` and returns outputs `[n, C]`.
     """
@@ -318,7 +318,9 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 
 
 def _copy_shared(state: Any, now: Tensor) -> Any:
-    """Copies the tensors of a rule's state that share memory with the parameters. The next step changes these in place.
+    """Copies the tensors of a rule's state that share memory with the parameters.
+
+    Without a copy they would change, because the next step changes the parameters in place.
 
     Example:
         >>> now = torch.zeros(2)
@@ -394,7 +396,10 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
 
 
 def _rules(local: method.Local) -> list[method.Transform]:
-    """Returns the transformations that exist: first the gradient's, then the one that replaces the optimizer."""
+    """Returns the transformations of local training.
+
+    The transformation of the gradient comes before the one that replaces the optimizer.
+    """
     return [rule for rule in (local.gradient, local.step) if isinstance(rule, method.Transform)]
 
 
@@ -566,7 +571,7 @@ def train_client_lanes(net: Net, block: Block) -> Trained:
 def _differentiate_lanes(written: LaneCode) -> Gradients:
     """Returns the functions that compute the gradients of one client by `torch.func`.
 
-    So `vmap` can map them over clients.
+    `vmap` can map these functions over clients.
     """
     net = written.net
 
@@ -596,8 +601,8 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Only losses for regressions are tried. The usual mistake is that outputs are `[B, 1]` and targets `[B]`, so torch
-    broadcasts both to `[B, B]`.
+    Only a loss for regression that reads no other values is tried. The usual mistake is that outputs are `[B, 1]` and
+    targets `[B]`, so torch broadcasts both to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -613,7 +618,7 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns why `torch.func.vmap` cannot map a user's or method's code over lanes (clients). None means that it can.
+    """Returns why `torch.func.vmap` cannot map a user's or method's code over clients. None means that it can map it.
 
     As a trial, two lanes are trained. `vmap` must be able to map the network itself. `example` is one network input,
     whose values do not matter. `models` is the number of models, K.

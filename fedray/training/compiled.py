@@ -43,7 +43,7 @@ class Stage(ctypes.Structure):
 class LaneTask(ctypes.Structure):
     """The structure `LaneTask` of `kernels/lane.h`. It describes one call of a compiled kernel.
 
-    Kernels for linear layers leave its convolutions (the stages) empty.
+    For a network of linear layers only, the field `stage` (the convolutions) stays empty.
     """
 
     _fields_ = (
@@ -81,10 +81,10 @@ class LaneTask(ctypes.Structure):
 def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
-    A still lane computes its steps from products of its samples (`lane.h`). It pays if it takes at most half of the
-    operations of an ordinary lane. If it never pays, the result is 0. The lane has `rows` samples, and only
-    multiply-adds of the first layer count. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of a
-    still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    A still lane computes its steps from products of its samples (`lane.h`). It is worthwhile if it takes at most half
+    of the operations of an ordinary lane. The result 0 means that it never is. The client has `rows` samples. Only
+    multiply-adds of the first layer are counted. S steps of an ordinary lane take `2 S rows inputs outputs`. S steps of
+    a still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)
@@ -94,7 +94,7 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns from which number of steps on a client is trained as a *still* lane. 0 means never.
+    """Returns the least number of steps for which a client is trained as a *still* lane. 0 means that no client is.
 
     `count_least_steps` explains still lanes. `inputs` and `outputs` are the sizes of the first layer.
     """
@@ -154,7 +154,7 @@ class _Piece(NamedTuple):
 
 
 def find_mlp_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel for linear layers, or None if the network has other layers."""
+    """Returns the kernel for linear layers, or None if the network has other layers or too many layers."""
     shape = read_shape(net.module)
     if shape is None or len(shape.layers) > MOST_LAYERS:
         return None
@@ -236,7 +236,7 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
 
 
 class _Kept(NamedTuple):
-    """Holds references to arrays, so that they exist as long as a kernel may use their memory addresses."""
+    """Holds references to arrays, so that the arrays exist as long as a kernel may use their memory addresses."""
 
     arrays: list[Tensor | NDArray[Any] | None]
 
@@ -326,8 +326,8 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     """Cuts the steps of a block into ranges, one for each call of the kernel. A call takes a fraction of a second.
 
     Calls are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. `operations` is the number
-    of operations per sample. If it is None, there is a single call. Returns None if the kernel cannot read the batches
-    from the data.
+    of operations per sample. With None, there is a single call. The result is None if the kernel cannot read the
+    batches from the data.
     """
     if (source := block.source) is None or not kernel.reads_flat:
         return None
@@ -344,7 +344,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
 
 
 def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
-    """Yields some steps of a block at a time. Their inputs are the outputs of the modules in `kernel.prefix`."""
+    """Yields the steps of a block, some at a time, with inputs that the modules in `kernel.prefix` have computed."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
         steps, x = x.shape[:3], x.flatten(0, 2)
@@ -385,7 +385,7 @@ class ConvStage(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def find_stages(module: nn.Module) -> tuple[ConvStage, ...] | str:
-    """Returns the convolutions of a network, or what the compiled kernel does not support, as text.
+    """Returns the convolutions of a network, or a text that names what the compiled kernel does not support.
 
     Example:
         The kernel supports padding, but not strides.
@@ -524,7 +524,7 @@ _OPTIMIZERS = {"momentum": 1, "adam": 2}
 
 
 def find_student_kernel(net: Net) -> Kernel | None:
-    """Returns the kernel that can train a student (a network that learns by distillation), or None."""
+    """Returns the kernel that can train a student (a network that learns by distillation), or None if none can."""
     if not (sums.is_available() and has_plain_layers(net)):
         return None
     if (kernel := find_mlp_kernel(net)) is not None:

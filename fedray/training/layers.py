@@ -62,7 +62,9 @@ class LayerStack(NamedTuple):
 
 @lru_cache(maxsize=16)  # it is called for every block
 def read_shape(module: nn.Module) -> LayerShape | None:
-    """Returns the form of a module of linear layers with ReLU or Tanh between them, or None for any other module.
+    """Returns the form of a module that consists of linear layers with ReLU or Tanh between them.
+
+    The result is None for any other module.
 
     Example:
         Two models have one layer with 3 inputs and 2 outputs. Each model receives one sample.
@@ -132,7 +134,7 @@ def run_layers(shape: LayerShape, params: LayerStack, x: Tensor, lanes: int) -> 
 
 
 def has_plain_layers(net: Net) -> bool:
-    """Returns whether a network's parameters are the weights and biases of its Linear and Conv2d layers, in this order.
+    """Returns whether a network's parameters are the weights and biases of Linear and Conv2d layers, layer after layer.
 
     In such a network no parameter is frozen, shared or reparametrized. It has no buffers, no hooks, and no layer whose
     `forward` was replaced.
@@ -205,7 +207,7 @@ def make_descent(
     inputs: bool = False,
     scaled: bool = False,
 ) -> Descent:
-    """Returns a function that makes the backward pass and the optimizer's step. It changes the parameters in place.
+    """Returns a function that makes the backward pass and the optimizer's step, and changes the parameters in place.
 
     Args:
         shape: The form of the layers.

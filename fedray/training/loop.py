@@ -1,4 +1,7 @@
-"""Trains any network, one client after another (`loop`), or all clients of a block by `torch.func.vmap` (`vmap`).
+"""Defines two engines that train networks of any layers.
+
+The engine `loop` trains one client after another. The engine `vmap` trains all clients of a block together, by
+`torch.func.vmap`.
 
 A lane is the local training of one client. A block has several lanes.
 """
@@ -28,8 +31,9 @@ from fedray.training.chain import find_changed_call
 # A step of ResNet-18 with batch 16 consists of about four hundred CUDA kernels. They keep a GPU busy for 2 to 5 ms, but
 # the host takes 6 to 10 ms to start them one after another. So the step of a lane is recorded once and then replayed,
 # with the same bits. Later lanes, also in later blocks, are trained in the same tensors and replay the same record,
-# which `_KEPT` holds. A step is recorded only if every step runs the same kernels. This is the case for SGD and for
-# networks of layers of torch and torchvision that draw no random numbers and make the host read no value from the GPU.
+# which `_KEPT` holds. A step is recorded only if every step runs the same kernels. This is the case if the optimizer is
+# SGD, and the network consists of layers of torch and torchvision that draw no random numbers and make the host read no
+# value from the GPU.
 
 AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algorithms and momentum gets its tensors
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
@@ -49,7 +53,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer runs the same CUDA kernels in every step, and the host reads none of its values."""
+    """Returns whether a layer runs the same CUDA kernels in every step, and the host reads no value from the GPU."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step
@@ -97,7 +101,7 @@ class RecordedStep:
         self._inputs: tuple[Tensor, ...] = ()
 
     def __call__(self, x: Tensor, y: Tensor, weight: Tensor, alike: bool) -> None:
-        """Makes one step. For a full batch with equal weights (`alike`), the recorded graph is replayed."""
+        """Makes one step. After the first steps, a full batch with equal weights (`alike`) replays the graph."""
         given = (x, y, weight)
         if self._before or len(x) < self._batch or not alike:
             self._before = max(0, self._before - 1)
@@ -168,7 +172,7 @@ class _Lane(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The tensors of a client's model in training, and a step recorded for them.
+    """The tensors of a client's model in training, and the recorded step that changes these tensors.
 
     The record refers to the tensors by their memory addresses.
     """
@@ -184,8 +188,8 @@ _KEPT: list[_Kept] = []  # at most one
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Trains one client. Returns its model `[d]`, the model's integer buffers `[c]` and the sum of its losses.
 
-    `last`: whether images and weights have channels last in memory. `recorded`: whether the steps are recorded as a
-    CUDA graph.
+    `last` says whether images and weights have channels last in memory. `recorded` says whether the steps are recorded
+    as a CUDA graph.
     """
     layout = net.layout
     own = _make_lane(net, block, lane, last)
@@ -237,8 +241,8 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _Kept:
     """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
-    A recorded step with the same network and settings is used again: its tensors get the values of `fresh`. Otherwise
-    `fresh` gets a new step.
+    If a step was already recorded with the same network and settings, this step is used again, and its tensors get the
+    values of `fresh`. Otherwise `fresh` gets a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
@@ -258,7 +262,7 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
     """Yields the batch of each step of one client: inputs, targets, weights, and whether all weights are equal.
 
     Padding is left out, because it would change the statistics of normalization layers. The weights of all steps are
-    read at once, because each read makes the host wait for the GPU. `last`: whether images have channels last in
+    read at once, because each read makes the host wait for the GPU. `last` says whether images have channels last in
     memory.
     """
     steps, batch = int(block.steps[lane]), block.weight.shape[2]
@@ -280,11 +284,11 @@ def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor,
 def sum_losses(
     objective: Objective, outputs: Tensor, y: Tensor, weight: Tensor, alike: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns two factors of a batch's weighted loss: a loss, and a multiplier. None means the multiplier 1.
+    """Returns a loss and a multiplier, whose product is a batch's weighted loss. The multiplier None means 1.
 
     `outputs` are raw outputs `[B, C]`. `y` are class numbers `[B]` or targets. `weight` is the weight of each sample,
-    `[B]`, and `alike` says whether all weights are equal. If they are, torch's function for the mean cross entropy is
-    used, because it takes fewer operations.
+    `[B]`, and `alike` says whether all weights are equal. If all weights are equal, torch's function for the summed
+    cross entropy is used, because it takes fewer operations.
     """
     if objective == "cross_entropy" and alike:
         return F.cross_entropy(outputs, y, reduction="sum"), weight[0]
@@ -303,7 +307,7 @@ class _Holder(nn.Module):
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:
-    """Copies a model `[d]` into one tensor for each of the network's parameter tensors, and returns these.
+    """Returns a copy of a model `[d]`, as one tensor for each of the network's parameter tensors.
 
     If `channels_last` is true, weights of convolutions have channels last in memory.
     """
@@ -315,9 +319,9 @@ def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tens
 def reads_channels_last(net: Net, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Returns whether a module accepts images with channels last in memory. A trial decides.
 
-    For example, a module that calls `x.view(len(x), -1)` does not accept them. Some modules are not tried, because
-    torch's gradient of one of their layers would overwrite memory (oneDNN #6035, only on AVX2). The result is then
-    False. `shape` is the shape of one input, and `dtype` is the type of the models' parameters.
+    For example, a module that calls `x.view(len(x), -1)` does not accept such images. The result is False without a
+    trial if torch's gradient of one of the layers would overwrite memory (oneDNN #6035, only on AVX2). `shape` is the
+    shape of one input, and `dtype` is the type of the models' parameters.
     """
     narrow = (part for part in net.module.modules() if isinstance(part, nn.Conv2d) and max(part.kernel_size) == 1)
     unsafe = any(max(part.stride) > 1 and part.in_channels // part.groups < 8 for part in narrow)
@@ -371,7 +375,7 @@ def quiet_fallbacks() -> Iterator[None]:
 
 
 def find_refusal(net: Net, example: Tensor) -> str | None:
-    """Returns why `torch.func.vmap` cannot train a network. None means that it can.
+    """Returns why `torch.func.vmap` cannot train a network. None means that there is no such reason.
 
     As a trial, two models are trained. `example` is one network input, whose values do not matter.
 

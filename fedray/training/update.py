@@ -57,7 +57,10 @@ class Private:
             rows[key] = value.clone()
 
     def rows_or(self, name: str, plan: Plan, default: Tensor) -> Tensor:
-        """Returns the vectors of `read`. Vectors that were never written come from `default`, `[J, d]`."""
+        """Returns the private vector `name` for each of a plan's J jobs, `[J, d]`.
+
+        A vector that was never written is replaced by the job's row of `default`, `[J, d]`.
+        """
         has = torch.tensor(self.has(name, plan), device=default.device)[:, None]
         return torch.where(has, self.read(name, plan).to(default), default)
 
@@ -97,12 +100,12 @@ def _vector_names(*states: dict[str, Tensor]) -> list[str]:
 
 
 def keep_vectors(state: dict[str, Tensor], names: Sequence[str] | None) -> dict[str, Tensor]:
-    """Returns the part of a saved state for the private vectors in `names`. None means all of them."""
+    """Returns the part of a saved state for the private vectors that `names` lists. None means all vectors."""
     return state if names is None else {key: rows for key, rows in state.items() if key.rsplit("/", 1)[0] in names}
 
 
 def merge_private(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Joins the saved states of several workers.
+    """Joins the saved private vectors of several workers.
 
     The result does not depend on the distribution of clients over workers.
     """
@@ -144,8 +147,8 @@ class Jobs(NamedTuple):
         size: Number of training samples of each job's client, `[J]`.
         steps: Number of optimizer steps of each job, `[J]`.
         key: Random key of each job, `[J]`.
-        row: Row of the broadcast models from which each job starts, `[J]`.
-        flight: Start and destination of each job in asynchronous training. None means that training has rounds.
+        row: Index of the broadcast model from which each job starts, `[J]`.
+        flight: In asynchronous training, the start and the end of each job. None means that training has rounds.
         losses: Losses of all K models on the samples of each job's client, `[J, K]`, computed before training. None
             means that clients report no losses.
     """
@@ -168,7 +171,7 @@ class Jobs(NamedTuple):
     def turn(self, t: int) -> int | IntArray:
         """Returns the number that stands for the round in random keys.
 
-        It is t. In asynchronous training, it is `Flight.turn` of each job, `[J]`.
+        In training with rounds it is the round t. In asynchronous training it is `Flight.turn` of each job, `[J]`.
         """
         return t if self.flight is None else self.flight.turn
 
@@ -254,14 +257,14 @@ class Update(NamedTuple):
         counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
             afterwards to the trained model.
         memo: A cache that all blocks of a round share.
-        own: Private vectors by name that clients will store after training, `[W, d]` each.
+        own: Private vectors that clients will store after training, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
         couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
         weigh: A function that returns multipliers for the weights of samples in their batch. None means the multiplier
             1.
         gives_change: Whether the engine can return trained models minus start models, instead of the trained models.
         block: The block that was trained. It is None before training.
-        final: The trained models, `[W, d]`. It is None before training, or if no piece needs the models.
+        final: The trained models, `[W, d]`. It is None before training, or if no addition (`Piece`) needs the models.
         delta: Trained models minus start models, `[W, d]`, with 0 in layers that stay with the clients. It is None
             before training.
         beside: Tensor that clients send in addition to `delta`, `[W, ...]`. None means that they send only `delta`.
@@ -294,7 +297,7 @@ class Update(NamedTuple):
         return self.site.private.read(name, self.jobs.plan).to(self.broadcast.device)
 
     def keep(self, **own: Tensor) -> "Update":
-        """Adds entries to `own`: private vectors `[W, d]` that clients will store. Returns the new update."""
+        """Returns a new update with more entries in `own`, the private vectors `[W, d]` that clients will store."""
         return self._replace(own={**self.own, **own})
 
     def models(self) -> Tensor:
