@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Returns the public object with a name.
 
-    Its module is imported only now, because most modules import torch.
+    The module that defines the object is imported only now, because most modules import torch.
     """
     if name in ("BadInput", "FedrayError"):
         from fedray.core import errors

@@ -125,7 +125,7 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns if the column with each sample's client is also an input. A model can recognize the client by it.
+    """Warns if the column with each sample's client is also an input. A model could recognize the client by this input.
 
     Does nothing if `data.features` is set.
     """
@@ -282,7 +282,7 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
-    """Warns of models that no client trained. Warns of scores whose mean in the last evaluation is not finite.
+    """Warns of models that no client trained, and of scores whose mean in the last evaluation is not finite.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

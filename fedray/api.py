@@ -129,8 +129,8 @@ def run(
             a list of functions and names.
         metrics: Your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
             function for each name.
-        callbacks: A function that takes (round, scores, models), or a list of such functions. Each is called after each
-            round. The run ends if one returns True.
+        callbacks: A function that takes (round, scores, models), or a list of such functions. They are called after
+            each round. The run ends if a function returns True.
         address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: The resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.

@@ -54,7 +54,7 @@ class Ending:
     def advise(self, advice: str, needs: Path = Path("/")) -> None:
         """Sets the advice that the user gets when a signal ends this process.
 
-        The advice is printed only if the file or directory `needs` exists at that time.
+        If the file or directory `needs` does not exist at that time, the user is told to run the command again.
         """
         self._advice, self._needs = advice, needs
 
@@ -69,7 +69,7 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 def current_ending() -> Ending:
     """Returns the `Ending` of the command that this process runs.
 
-    If fedray is used as a library, it is a new `Ending` without effect.
+    If fedray is used as a library, returns a new `Ending` without effect.
     """
     return _CURRENT.get() or Ending()
 
@@ -83,7 +83,7 @@ def describe_end(number: int, advice: str) -> str:
 def end_on_signals() -> Iterator[Ending]:
     """Ends the process with one printed line if the signal INT, TERM or HUP arrives in the block.
 
-    It acts only in the main thread, because Python handles signals only there.
+    Outside of the main thread the block has no effect, because Python handles signals only in the main thread.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -268,7 +268,7 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 def say_notes(say: Callable[[str], object]) -> None:
     """Prints all later warnings of this process as `show_notes` does.
 
-    It is for processes that run nothing but fedray.
+    Call this only in processes that run nothing but fedray.
     """
     said: set[str] = set()
     usual = warnings.showwarning
@@ -323,8 +323,8 @@ def skip_teardown(library: str) -> None:
 def exit_quickly(status: int) -> None:
     """Ends the process with `status`. Functions of `atexit` are called, but Python's tear-down is skipped.
 
-    The tear-down of torch would take 0.7 s. Does nothing while Ray, a logger of runs, or a thread that Python waits for
-    may be at work.
+    The tear-down of torch would take 0.7 s. Does nothing if Ray, a logger of runs, or a thread that Python waits for
+    may still be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _NEED_TEARDOWN):

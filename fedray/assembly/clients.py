@@ -61,7 +61,7 @@ def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def make_counting_rule(scenario: Scenario, clients: Clients) -> CountingRule:
-    """Returns the rule by which the server chooses uploads to use."""
+    """Returns the rule that decides which uploads of a round the server uses."""
     keys = scenario.participation
     first = tuple(participants_per_tier(scenario, clients)) if keys.overcommit > 1 else None
     return CountingRule(first, keys.dropout, keys.deadline, keys.partial)
@@ -167,7 +167,7 @@ def _share_candidates(candidates: int | None, clients: Clients, counts: list[int
 def count_age(scenario: Scenario) -> int:
     """Returns the length of an age: the number of rounds after which the schedule shuffles the models again.
 
-    It is K, the number of models. For a stack it is the least common multiple of the bases' numbers of models.
+    The length is K, the number of models. For a stack it is the least common multiple of the bases' numbers of models.
     """
     models = scenario.method.models
     return math.lcm(*(base.get("models", models) for base in scenario.method.options.get("bases", ())), models)
@@ -194,7 +194,7 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """Returns a function that takes a world and returns the virtual seconds of a round on each client, `[N]`.
 
-    In a round, a client trains one model and sends it without compression. Links have the speed of virtual second 0.
+    In a round, a client trains one model and sends it without compression. Links keep their speed of virtual second 0.
 
     Args:
         devices: The simulated devices of the clients.

@@ -104,7 +104,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
 Learn = Callable[[int, Tensor, Tensor, rng.Keys], Tensor]  # (world, start, teachers [S, d], key) -> student [d]
 Fuser = Callable[
     [int, Sequence[distillation.Student], rng.Keys], list[Tensor]
-]  # (world, students, key) -> weights [d] of each
+]  # (world, students, key) -> weights [d] of each student
 ReadRows = Callable[[int], tuple[Tensor, Tensor]]  # world -> network inputs and targets
 WITHHELD = "withheld"
 _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `input_rows`

@@ -41,7 +41,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalRes
 
 
 def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Finds the layers of a network that some words select, and returns their names.
+    """Finds the layers of a network that the words of `local.private` select, and returns the layers' names.
 
     Args:
         net: The network.
@@ -258,7 +258,7 @@ def _list_neighbors(graph: Any) -> Graph:
 def read_failures(path: Path, nodes: int) -> IntArray:
     """Reads a table of failures of nodes and edges for `Outages`.
 
-    Each row is (first step, last step, node, neighbor or -1).
+    Each row is (first step, last step, node, neighbor). The neighbor is -1 if the whole node fails.
     """
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
@@ -362,7 +362,7 @@ def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
     """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
     The number of classifiers is limited, because every process that predicts fits one for each client. With `folds:
-    within` it fits one for each fold of each client.
+    within` such a process fits one for each fold of each client.
 
     Args:
         model: The section that describes the base.

@@ -32,9 +32,10 @@ from fedray.simulation.devices import Devices
 def make_setting(
     scenario: Scenario, net: Net, shards: Shards, devices: Devices, seeds: tuple[int, ...], *, own: UserObjects
 ) -> Setting:
-    """Builds the `Setting` of a scenario. A method's function composes the method from the objects in it.
+    """Builds the `Setting` of a scenario: the objects from which a method's function composes the method.
 
-    A loss, an optimizer, augmentations, a selection or a schedule that the user passes replaces that of the scenario.
+    If the user passes a loss, an optimizer, augmentations, a selection or a schedule, this object replaces the
+    scenario's.
     """
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
@@ -84,7 +85,7 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Setting) -> Setting:
-    """Adds the method's networks to a setting, if there are several architectures."""
+    """Adds the networks of a stack, or of FedDF's architectures, to a setting. Other methods keep their setting."""
     if not is_stack(scenario) or own.method is not None:
         return setting
     # networks that the scenario lists are used instead of the user's network

@@ -293,7 +293,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for the server's models (d values each), and for three models in training (`lane` each)."""
+    """Estimates the memory for the server's models (d values each) and for three models in training (`lane` values)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 
@@ -307,7 +307,7 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     jobs, _ = count_jobs(scenario, number, worlds)
     stay = min(number * phase.models * worlds, study.rounds * jobs)
     stay *= len(phase.compress.own) + sum(len(one.keeps) for one in phase.chain if one.kept_numbers is None)
-    sized = max((part.study.net.layout.d for part in study.parts), default=d)  # of an upload, at most
+    sized = max((part.study.net.layout.d for part in study.parts), default=d)  # numbers of an upload, at most
     sized *= 1 + (phase.find(Measure) is not None)
     kept = phase.work.kept_numbers(sized) if phase.work is not None else sized if phase.server.keeps else 0
     what = "what the server and the clients keep beside the models"
@@ -344,7 +344,7 @@ def _estimate_work(study: Study) -> list[Need]:
     d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)
     number = study.clients.number
     client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
-    size = int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))  # of the largest client
+    size = int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))  # samples of the largest client
     steps = int(count_steps(np.array([size]), phase.local)[0])
     batch = int(choose_batch_width(np.array([size]), phase.local)[0])
     samples = float(steps) * batch * width
@@ -468,7 +468,7 @@ def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:
 def _draw_trial_rows(data: Dataset) -> Tensor:
     """Returns a few network inputs for a trial, `[n, ...]`.
 
-    They are samples if the data are tokens. Otherwise they are small random numbers.
+    The inputs are samples if the data are tokens. Otherwise they are small random numbers.
     """
     stored = data.test.x if data.population else data.train.x
     if data.kind == "tokens":
@@ -485,7 +485,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     """Makes a part of the ensemble for each network of `method.networks`, with the clients that train this network.
 
     The ensemble averages the predictions of these parts. A network may belong to a tier without clients, because the
-    server uses it.
+    server uses this network, too.
 
     Raises:
         BadInput: There are more networks than clients.
@@ -518,7 +518,7 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
 
 
 def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`, in place of `Setting.outputs`, if there are several networks."""
+    """Raises `BadInput`. This function takes the place of `Setting.outputs` if there are several networks."""
     raise BadInput(
         "setting.outputs asks one network, but method.networks has several: call "
         "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
@@ -551,9 +551,9 @@ def choose_students(lanes: Lanes) -> EngineOf:
 
 
 def _choose_compiled(net: Net) -> StudentEngine:
-    """Returns the engine of a network: compiled kernels if they can train it, else torch.
+    """Returns compiled kernels if they can train the network. Otherwise returns torch.
 
-    For predictions, only convolutional networks use the kernels. For others torch is as fast.
+    For predictions, only convolutional networks use the kernels. For other networks torch is as fast.
     """
     kernel = find_student_kernel(net)
     if kernel is None:

@@ -34,7 +34,7 @@ def _describe(value: Any) -> str:
 
 
 def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
-    """Returns what is wrong with a user's plan of the jobs of a round, or None.
+    """Returns what is wrong with a user's plan of the jobs of a round, or None if the plan is right.
 
     Args:
         found: The result of the user's function.
@@ -74,7 +74,7 @@ def check_choice(found: Any, plan: Plan, ranges: Mapping[str, int]) -> str | Non
 
 
 def check_state(found: Any, rows: int, before: State | None) -> str | None:
-    """Returns what is wrong with a server's state, or None.
+    """Returns what is wrong with a server's state, or None if the state is right.
 
     Args:
         found: The result of the user's function.
@@ -102,7 +102,7 @@ def check_state(found: Any, rows: int, before: State | None) -> str | None:
 
 
 def check_stats(found: Any) -> str | None:
-    """Returns what is wrong with the statistics that a server computes from some uploads, or None."""
+    """Returns what is wrong with the statistics that a server computes from uploads, or None if nothing is wrong."""
     if not isinstance(found, dict) or not all(isinstance(value, STATS) for value in found.values()):
         known = ", ".join(kind.__name__ for kind in STATS)
         return f"{name_type(found)}: return a dict of statistics that add up in any order: {known}"
@@ -110,13 +110,13 @@ def check_stats(found: Any) -> str | None:
 
 
 def check_tensor(found: Any, shape: tuple[int, ...]) -> str | None:
-    """Returns what is wrong with a tensor that must have a given shape, or None."""
+    """Returns what is wrong with a tensor that must have a given shape, or None if nothing is wrong."""
     fits = isinstance(found, torch.Tensor) and tuple(found.shape) == shape
     return None if fits else f"{_describe(found)}: return a tensor, {list(shape)}"
 
 
 def check_counts(found: Any, jobs: int, what: str) -> str | None:
-    """Returns what is wrong with an array of each job's bytes or samples, or None.
+    """Returns what is wrong with an array of each job's bytes or samples, or None if nothing is wrong.
 
     Example:
         >>> check_counts([3], 1, "bytes"), check_counts(np.array([3, -1]), 2, "bytes")
@@ -128,14 +128,14 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
-    """Returns what is wrong with a pair of arrays, such as each job's steps and samples, or None."""
+    """Returns what is wrong with a pair of arrays (such as steps and samples of jobs), or None if nothing is wrong."""
     if not isinstance(found, tuple) or len(found) != 2:
         return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 
 def check_work(found: Any) -> str | None:
-    """Returns what is wrong with a server's numbers of steps and samples, or None."""
+    """Returns what is wrong with a server's numbers of steps and samples, or None if nothing is wrong."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None
@@ -143,7 +143,7 @@ def check_work(found: Any) -> str | None:
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
-    """Returns what is wrong with compressed uploads, or None."""
+    """Returns what is wrong with compressed uploads, or None if nothing is wrong."""
     if found.own.keys() != set(own):
         return f"own vectors {list(found.own)}, but Compress.own names {list(own)}: give a vector of each job for each"
     for name, value in {"delta": found.delta, **found.own}.items():
@@ -155,7 +155,7 @@ def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) 
 
 
 def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bool, each: int = 0) -> str | None:
-    """Returns what is wrong with an `Answer` (the models that predict, and their weights), or None.
+    """Returns what is wrong with an `Answer` (the models that predict, and their weights), or None if nothing is wrong.
 
     Args:
         found: The result of the function.
@@ -163,7 +163,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
         tiers: Number of tiers, T.
         trained: The trained state.
         own: Whether clients of the run have their own models or weights. If True, weights of tiers are not allowed.
-        each: N if client i predicts with model i, else 0.
+        each: N if client i predicts with model i, otherwise 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
         return f"{name_type(found)}: return an Answer(state, models), models its number in a world"
@@ -193,7 +193,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 
 
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
-    """Returns what is wrong with weights of models `[..., models]`, or None.
+    """Returns what is wrong with weights of models `[..., models]`, or None if nothing is wrong.
 
     Nothing is wrong if there are no weights.
     """
@@ -207,7 +207,7 @@ def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) ->
 
 
 def check_joined_answer(found: Any, _world: int, members: FloatArray) -> str | None:
-    """Returns what is wrong with the ensemble's probabilities that `Answer.combine` computed, or None.
+    """Returns what is wrong with the probabilities that `Answer.combine` computed, or None if nothing is wrong.
 
     Example:
         >>> check_joined_answer(np.array([[0.5, 0.6], [0.3, 0.2]]), 0, np.zeros((3, 2, 2)))  # the worst row
@@ -240,7 +240,7 @@ def watch_shared(phase: Phase, where: str) -> Phase:
     allowed.
 
     Raises:
-        BadInput: An object was changed (raised by the returned phase).
+        BadInput: An object was changed. Only the functions of the returned phase raise this error.
     """
     step, server = phase.server.step, phase.server
     clients = find_changeable([phase.local, phase.pieces, phase.compress.apply, server.reduce], Setting)
@@ -280,7 +280,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
     """Raises an error if a user's method does not use the loss, optimizer or augmentations of the scenario.
 
     Raises:
-        BadInput: The method does not use one of them. The message names its key.
+        BadInput: The method does not use one of these objects. The message names the key of this object.
 
     Example:
         >>> from types import SimpleNamespace
@@ -443,14 +443,15 @@ def method_checks(
 ) -> dict[str, Returns | None]:
     """Returns a check for each function of a method.
 
-    A check takes the result and the arguments of the function, and returns what is wrong with the result, or None.
+    A check takes the result and the arguments of the function. It returns what is wrong with the result, or None if
+    nothing is wrong.
 
     Args:
         worlds: Number of worlds, R.
         models: Number of models, K.
         tiers: Number of tiers, T.
         own: Whether clients of the run predict with their own models or weights.
-        each: N if client i predicts with model i, else 0.
+        each: N if client i predicts with model i, otherwise 0.
     """
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),
@@ -525,8 +526,8 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
 def check_halves(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Uploads], Stats]:
     """Returns `Server.reduce` with a check that its statistics add up. `where` is the name of the method in messages.
 
-    The uploads of a round come in blocks, whose statistics are added. The first call with several uploads checks this:
-    the statistics of its two halves must add up to those of all its uploads.
+    The uploads of a round come in blocks, whose statistics are added. So in the first call with several uploads, the
+    statistics of the first half and of the second half must add up to the statistics of all uploads.
     """
     tried: list[bool] = []
 

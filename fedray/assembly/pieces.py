@@ -182,7 +182,7 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 def count_draws(study: Study) -> int:
     """Returns how many networks are drawn from a model's Gaussian for a prediction, as in PVI.
 
-    It is 1 for methods without Gaussians.
+    The number is 1 for methods without Gaussians.
     """
     if names.method_spec_of(study.method.name).mean_field != "site":
         return 1
@@ -194,7 +194,7 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Adds an example to a loss that uses a tensor of the server. Trials of engines and the count of bytes need it.
+    """Adds an example to a loss that uses a tensor of the server, for trials of engines and the count of bytes.
 
     The example is the row that this tensor has for an initial model. `net` is None if clients fit learners such as
     trees.
@@ -333,7 +333,7 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
 
 
 def find_positive(scenario: Scenario, data: Dataset) -> int:
-    """Returns the index of the positive class. By default it is the second of two classes.
+    """Returns the index of the positive class, which by default is the second of two classes.
 
     Raises:
         BadInput: The data set does not have two classes, or it lacks the class that the scenario names.

@@ -507,11 +507,11 @@ def require_objects(scenario: Scenario, own: UserObjects) -> None:
 
 
 def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks that each passed kind of Python object was also passed when the run was started.
+    """Checks, for each Python object that is passed, that the run was started with an object of this kind, too.
 
     Raises:
-        BadInput: An object of another kind was passed. The message names the object, and the code that the run used
-            instead.
+        BadInput: The run was started without an object of this kind. The message names the object, and the code that
+            the run used instead.
     """
     for kind in KINDS.values():
         if kind.given in own.named() and _find_recorded(kind, scenario) is None:

@@ -40,7 +40,7 @@ from fedray.simulation.study import Evaluation, Patience, Study
 def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
     """Returns whether clients fit learners such as trees.
 
-    It is False for a method of the user (in `own`).
+    For a method of the user (in `own`), the result is False.
     """
     return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
 
@@ -190,7 +190,7 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSet
 def seed_world(seed: int, fold: int) -> int:
     """Returns the seed of the world of one replicate and one fold.
 
-    In fold 0 it is the replicate's seed. Every other fold has a different seed.
+    The world of fold 0 has the replicate's seed. Every other fold has a different seed.
 
     So folds have different initial models, batches and schedules. The spread of scores over folds includes these
     differences.
@@ -222,8 +222,8 @@ def deal_shards(
         data: The data set.
         seeds: Seeds of the replicates.
         folds: The folds to run.
-        pooled: The partition that clients would have otherwise, if the method trains on the samples of all clients
-            together. None means any other method.
+        pooled: For a method that trains on the samples of all clients together, the scenario's partition into clients.
+            None means any other method.
         own: The user's objects. A partition among them replaces the scenario's partition.
 
     Raises:
@@ -281,14 +281,14 @@ def find_test_clients(scenario: Scenario) -> UnseenClientRule | None:
 def find_folds(
     scenario: Scenario, data: Dataset, own: registry.UserObjects, pooled: PartitionSettings | None
 ) -> list[int]:
-    """Returns the folds to run: one fold or all folds. They divide the samples or the clients.
+    """Returns the folds to run: one fold or all folds. Folds divide the samples or the clients.
 
     Args:
         scenario: The scenario.
         data: The data set.
         own: The user's objects. A partition among them replaces the scenario's partition.
-        pooled: The partition that clients would have otherwise, if the method trains on the samples of all clients
-            together. None means any other method.
+        pooled: For a method that trains on the samples of all clients together, the scenario's partition into clients.
+            None means any other method.
     """
     fold, known, unseen = scenario.data.fold, max(1, len(data.folds)), find_test_clients(scenario)
     if unseen is not None and fold != "all":

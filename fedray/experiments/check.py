@@ -311,7 +311,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
 def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, address: str | None) -> str:
     """Describes the runtime and why it was chosen. On Ray, also tells the number of actors.
 
-    The number fits the present resources of the cluster at `address`. None means this machine.
+    The number fits the present resources of the cluster at `address`, or of this machine if `address` is None.
     """
     where = chosen.name if scenario.runtime != "auto" else f"{chosen.name} (auto: {chosen.why})"
     if chosen.name == "inline":
@@ -339,6 +339,6 @@ def ask_cluster(address: str) -> "list[Node]":
 
 
 def _count_gpus_here(scenario: Scenario, study: Study) -> int:
-    """Returns how many GPUs Ray reports on this machine: their real number, or the one that `pretend_gpus` sets."""
+    """Returns how many GPUs Ray reports on this machine: their real number, or the number that `pretend_gpus` sets."""
     pretended = pretend_gpus(study.clients.tiers, scenario.clients.device)
     return count_gpus() if pretended is None else pretended

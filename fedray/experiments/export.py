@@ -147,7 +147,7 @@ Predict = Callable[[Tensor, int], tuple[FloatArray, FloatArray]]
 class Program(nn.Module):
     """An ensemble as one module that computes predictions from raw inputs."""
 
-    origin: Tensor | None  # as in `Dataset`; None of these if nothing is to be done
+    origin: Tensor | None  # as in `Dataset`; a tensor is None if its step is not needed
     missing: Tensor | None
     shift: Tensor | None
     scale: Tensor | None

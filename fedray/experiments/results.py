@@ -137,8 +137,8 @@ def calibrate_answers(
     """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Returns:
-        The thresholds by world (index of a replicate and fold), and a dictionary. For a regression the dictionary has
-        each world's variance of the residuals on training samples. This variance is averaged over clients, in
+        The thresholds by world (index of a replicate and fold), and a dictionary. For a regression, the dictionary has
+        the variance of the residuals on training samples, by world. The variance is averaged over clients, in
         standardized units of the target.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
@@ -284,7 +284,7 @@ class Predictor:
 
 
 def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Extracts the predictions of the ensemble's members from those of all A models, `[A, n, ...]`."""
+    """Extracts the predictions of the ensemble's members from the predictions of all A models, `[A, n, ...]`."""
     if study.parts:  # the prediction of a stack comes first
         return each[1:]
     return each if answer.weights is None else each[answer.weights[world] > 0]
@@ -348,7 +348,8 @@ class Run:
             path: The run directory.
             own: The Python objects with which the run was started.
             folder: The folder from which models are loaded: `checkpoints` (the newest models) or `best`.
-            sections: Sections of the scenario with which the models predict instead, as in `reopen_study`.
+            sections: Sections, such as `predict`, that replace those of the run's scenario for predictions (see
+                `reopen_study`).
         """
         self.path, self._folder, self._own, self._sections = path, folder, own or UserObjects(), sections
         self._study: Study | None = None
@@ -448,7 +449,7 @@ class Run:
         """The table of drift scores. A drift score says how unusual a client's data are to the final ensemble.
 
         There is one row per client of the run, replicate and fold. The column `z_knowledge` has the drift score, in
-        standard deviations over the clients. The column `anomaly` says whether the drift score is above 3.
+        standard deviations over the clients. The column `anomaly` says whether the drift score is above 3 or below -3.
 
         Raises:
             FedrayError: The run is not finished, has one model, or has more than 2,000 clients.
@@ -495,7 +496,7 @@ class Run:
         Args:
             out: The folder for the files. None means `export` in the run directory.
             format: `safetensors` writes a torch state dict of each trained model (see `models`). Load it with
-                `module.load_state_dict(safetensors.torch.load_file(path))`. Its network takes standardized inputs.
+                `module.load_state_dict(safetensors.torch.load_file(path))`. The network takes standardized inputs.
                 `onnx` (for ONNX Runtime) and `pt2` (for `torch.export.load`) write programs that predict for new
                 clients: one for each model, and one for the ensemble. A program takes raw inputs `[n, *sample]`, and
                 returns probabilities or targets in original units.
@@ -577,8 +578,8 @@ class Run:
             x: Inputs `[n, *sample]` in the form in which the data set stores them, or a table, whose columns are found
                 by name.
             client: A client of the run, as a name or an id from 0 to N - 1. If the client has its own models (`ditto`),
-                these predict. Otherwise the ensemble predicts, with the client's own weights (Fed-ensemble, equations 3
-                and 4) or those of its tier. None means the prediction for new clients.
+                these models predict. Otherwise the ensemble predicts, with the client's own weights (Fed-ensemble,
+                equations 3 and 4) or the weights of the client's tier. None means the prediction for new clients.
             replicate: The replicate that predicts, from 0.
             fold: The fold that predicts: its position among the folds of the run, from 0.
             conformal: Keys of `predict.conformal` for a rule in place of the scenario's rule, such as `{"alpha": 0.2}`.

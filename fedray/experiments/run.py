@@ -71,7 +71,7 @@ class RuntimeChoice(NamedTuple):
 
 
 def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
-    """Returns the runtime of a scenario and the reason. `auto` takes the runtime that is expected to be faster.
+    """Returns the runtime of a scenario and the reason. `runtime: auto` takes the one that is expected to be faster.
 
     Args:
         scenario: The scenario.
@@ -213,7 +213,7 @@ def choose_device(scenario: Scenario, study: Study, out: Path) -> str:
 
 HELD_OUT_SHARE = 0.2  # share of each client's samples, if the scenario withholds none
 SCORE = "hold_out_nll"
-OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # of clients with their own models or weights
+OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # scores of clients with their own models or weights
 Scores = dict[tuple[int, int], list[float]]
 Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.Measure], Any]
 
@@ -285,7 +285,7 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
 
 
 def make_held_out_evaluator(study: Study, runtime: Runtime) -> Callable[[Progress], list[dict[str, Any]]]:
-    """Returns a function that computes the scores on withheld samples. It does not use the test set.
+    """Returns a function that computes the scores on withheld samples. The function does not use the test set.
 
     If clients of the run predict with their own models or weights, their scores are included.
     """
@@ -566,7 +566,7 @@ def reopen_study(out: Path, own: UserObjects, **sections: Any) -> Study:
     Args:
         out: The run directory.
         own: The user's Python objects with which the run was started.
-        sections: Sections of the scenario that replace those of the run, and change no training: `predict`, `evaluate`.
+        sections: Sections (`predict`, `evaluate`) that replace those of the run's scenario. They change no training.
 
     Raises:
         BadInput: The scenario, the data, the network or the method has changed since the run began.

@@ -37,7 +37,7 @@ from fedray.storage.directory import watch_place
 # ---------------------------------------------------------------------------------------------------------------------
 # Lines about cells that train.
 
-EVERY = SILENCE - 1  # seconds between two lines of a cell, which are fewer than those until a STILL line
+EVERY = SILENCE - 1  # seconds between two lines of a cell; shorter than the time until a STILL line
 
 
 class CellLines:
@@ -496,7 +496,7 @@ def split_names(text: str, known: Sequence[str]) -> list[str]:
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:
     """Returns the cells that match one of the patterns, in the order of the table.
 
-    Without patterns it returns all cells.
+    Without patterns, all cells are returned.
 
     Raises:
         BadInput: A pattern fits no cell.
