@@ -46,7 +46,7 @@ class RunPair(NamedTuple):
         metric: The name of the score.
         run: The name of the run.
         baseline: The name of the run with which `run` is compared.
-        run_mean: The mean score of the run over the seeds and folds that both runs have. It is NaN if there are none.
+        run_mean: The mean score of the run over the seeds and folds that both runs have. It is NaN if they share none.
         baseline_mean: The mean score of the baseline over the same seeds and folds.
         difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
@@ -149,7 +149,7 @@ def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
 
 
 def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
-    """Lists notes for readers of a comparison. They say if runs have different lengths, different seeds or few seeds.
+    """Lists notes for readers of a comparison: on different lengths, different seeds, or few seeds.
 
     `over` is the cost at which runs are compared. None means rounds, or virtual time if a run has no rounds.
 
@@ -215,7 +215,7 @@ PAIRING_KEYS = (
 
 
 def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
-    """Lists notes for readers of a comparison. They say how the data of each run differ from those of the first run.
+    """Lists notes for readers of a comparison: how the data of each run differ from the data of the first run.
 
     The list is empty if all runs have the same data.
 
@@ -463,10 +463,10 @@ def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
 def find_best(runs: list[ReadRun], name: str) -> list[int]:
     """Finds the run with the best final mean of a metric, and the runs whose difference from it may be chance.
 
-    Two runs that share at least two seeds are compared seed by seed. The best run is the run with the best mean, unless
-    another run beats it on their shared seeds. Then the other run is the best. Two runs that share fewer seeds differ
-    if their means differ by more than twice the standard error `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single
-    replicate and fold counts as not different.
+    Two runs that share at least two seeds are compared seed by seed. The best run is the run with the best mean. But if
+    another run is better by more than chance on the seeds that both share, this other run counts as the best. Two runs
+    that share fewer seeds differ if their means differ by more than twice the standard error
+    `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold counts as not different.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high

@@ -488,15 +488,15 @@ def is_chosen(summary: Mapping[str, Any]) -> bool:
 
 
 def mark_score(text: str, summary: Mapping[str, Any]) -> str:
-    """Adds a mark to the text of a final score if test samples chose its round."""
+    """Adds a dagger to the text of a final score if test samples chose the last round of the run."""
     return f"{text} {MARK}" if is_chosen(summary) else text
 
 
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    If scores are marked, a note explains the mark. Other notes warn that test samples chose the best round, that the
-    models are no better than a constant class, or that conformal sets rarely contain a class.
+    If scores have a dagger (`mark_score`), a note explains it. Other notes warn that test samples chose the best round,
+    that the models are no better than a constant class, or that conformal sets rarely contain a class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
@@ -522,7 +522,7 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
 
 
 def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:
-    """Returns the names of the runs whose final scores are marked."""
+    """Returns the names of the runs whose last round was chosen by test samples."""
     return frozenset(run.name for run in runs if is_chosen(run.summary))
 
 

@@ -286,9 +286,9 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
-    The function multiplies the uploads by their weights, and overwrites them. The uploads of one model in one server
-    step are a group. In the result, the world of an upload is the index of its group. The server then adds up each
-    group separately.
+    The function multiplies the uploads, in place, by their weights. The uploads of one model in one server step are a
+    group. In the result, the world of an upload is the index of its group. The server then adds up each group
+    separately.
     """
     if (flight.weight != 1).any():
         uploads.delta.mul_(torch.from_numpy(flight.weight).to(uploads.delta)[:, None])

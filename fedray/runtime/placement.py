@@ -83,9 +83,9 @@ def seat(
 ) -> IntArray | None:
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
-    Each actor goes to a node with room for it. Nodes that have resources for which only other kinds have a need come
-    last. Among equal nodes, the node with room for the most actors of the kind comes first. If the required actors
-    (`least`) do not fit in this way, each of them goes to the first node with room for it.
+    Each actor goes to a node with room for it. Nodes with resources that only other kinds need come last. Among equal
+    nodes, the node with room for the most actors of the kind comes first. If the required actors (`least`) do not fit
+    in this way, each of them goes to the first node with room for it.
 
     The nodes of the required actors do not depend on `most`. For several kinds, this function may find no solution
     although one exists.

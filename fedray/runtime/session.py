@@ -44,7 +44,7 @@ CLIENTS_A_PIECE = 32
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
-    """Returns, for each world (a seed and a fold), the ids of the clients whose data a question needs.
+    """Returns, for each world (a seed and a fold), the ids of the clients for which a `Question` is answered.
 
     If the question names no clients, these are the first `EVALUATED_CLIENTS` clients of the run.
     """
@@ -55,7 +55,7 @@ def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
 
 
 def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
-    """Lists the pieces into which a question is cut. A piece is a range of samples or of clients.
+    """Lists the pieces into which a `Question` is divided. A piece is a range of samples or of clients.
 
     If `Question.at_home` is set, each piece is one client.
     """
@@ -80,7 +80,7 @@ def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
 
 
 def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequence[exchange.PieceKey]) -> Pieces:
-    """Computes the answers to a question about models for some pieces (ranges of samples or clients).
+    """Computes the function of a `Question` for some of its pieces (ranges of samples or clients).
 
     If `Question.at_home` is set, this process must hold the vectors that these clients keep between rounds.
     """
@@ -116,7 +116,7 @@ class Inline:
         return self.worker.train(t, jobs, state, phase)
 
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question about models."""
+        """Computes the function of a `Question` for all of its samples or clients."""
         return answer_pieces(self.worker, state, question, list_pieces(self.worker.study, question))
 
     def private(self, names: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
@@ -177,14 +177,14 @@ def run_session(
         facts: Facts for the manifest about this process and its machine.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
             run.
-        measure: A function that takes the study and the runtime, and returns the function that evaluates the models. If
-            it is not the default, the data of the report's pictures are not written.
+        measure: A function that takes the study and the runtime, and returns the function that evaluates the models.
+            Only with the default, the data of the report's pictures are written.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
     Raises:
         Enough: The function `watch` ended the run, which is saved.
-        BadInput: The digests differ from those at the start of the run.
+        BadInput: The digests differ from the digests at the start of the run.
     """
 
     def show(progress: Progress) -> None:

@@ -23,7 +23,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
     """Makes a new run directory. If several processes try this at the same time, only one process succeeds.
 
     Raises:
-        BadInput: The directory already holds something.
+        BadInput: The directory already has files of a run or other files, or it cannot be made.
 
     Example:
         >>> import tempfile

@@ -531,10 +531,10 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
 
 
 def check_identity(out: Path, digests: Digests) -> None:
-    """Checks that data, network and code have not changed since a run began. Must be called before its models predict.
+    """Checks that data, network and code have not changed since a run began.
 
-    A run directory without `identity.json` is not checked. Values that the user's code uses are compared only if this
-    code makes a network or a partition.
+    Callers check this before the run's models predict. A run directory without `identity.json` is not checked. Values
+    that the user's code uses are compared only if this code makes a network or a partition.
 
     Raises:
         BadInput: Something has changed.
@@ -570,7 +570,8 @@ def read_keys(out: Path) -> dict[str, Any]:
 def confirm_digests(out: Path, digests: Digests, *, fresh: bool) -> None:
     """Writes or checks the digests of a directory that has no scenario, such as the directory of a sweep.
 
-    If `fresh` is True, the digests are written, because nothing was trained yet. Otherwise they are checked.
+    If `fresh` is True, the digests are written, because nothing was trained yet. Otherwise they are compared with the
+    stored digests.
 
     Raises:
         BadInput: Something has changed.

@@ -227,7 +227,7 @@ class ClientActor:
             raise Lost("private client state was lost with an actor")
 
     def answer(self, message: ModelRows, question: Question, pieces: list[PieceKey]) -> dict[PieceKey, Any]:
-        """Computes the answers to a question about models for some pieces (samples or clients).
+        """Computes the function of a `Question` for some of its pieces (ranges of samples or clients).
 
         If `Question.at_home` is set, the pieces must be clients of this actor.
         """

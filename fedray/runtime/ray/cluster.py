@@ -85,9 +85,9 @@ def read_cluster() -> placement.Cluster:
 
 
 class Reservation(NamedTuple):
-    """The seats of some actors.
+    """The resources that Ray has reserved, or will reserve, for some actors.
 
-    A seat is the resources that Ray has reserved, or will reserve, on a node for one actor.
+    The resources of one actor are its *seat*. They are on one node.
 
     Attributes:
         specs: The actors.
@@ -103,7 +103,7 @@ class Reservation(NamedTuple):
     own: bool = True
 
     def is_ready(self, seconds: float = 0.0) -> bool:
-        """Waits until Ray has reserved all seats. Returns whether this happened in time.
+        """Waits until Ray has reserved the resources of all actors. Returns whether this happened in time.
 
         Args:
             seconds: Longest time to wait.
@@ -116,7 +116,7 @@ class Reservation(NamedTuple):
         return True
 
     def find_nodes(self) -> list[placement.ActorSpec]:
-        """Returns the actors, each with the node on which its seat is."""
+        """Returns the actors, each with the node on which Ray has reserved its resources."""
         if self.group is None or all(one.node for one in self.specs):
             return list(self.specs)
         where = placement_group_table(self.group)["bundles_to_node_id"]
@@ -124,13 +124,13 @@ class Reservation(NamedTuple):
         return [one._replace(node=where[place] if place >= 0 else "") for one, place in each]
 
     def strategy(self, actor: int) -> Any:
-        """Returns the scheduling strategy that makes Ray start an actor in its seat."""
+        """Returns the scheduling strategy with which Ray starts an actor on the resources that are reserved for it."""
         if self.places[actor] < 0:
             return "DEFAULT"
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=self.places[actor])
 
     def release(self) -> None:
-        """Releases the seats, if the group belongs to the run."""
+        """Releases the reserved resources, if the placement group belongs to the run."""
         if self.group is not None and self.own:
             with suppress(Exception):  # Ray itself may be gone
                 remove_placement_group(self.group)
@@ -286,10 +286,10 @@ def make_actors(kind: Any, seats: Reservation, shared: tuple[Any, ...], *, run: 
 
     Args:
         kind: The class. Its arguments are `shared`, then the index, GPUs, CPUs and name of the actor.
-        seats: The seats of the actors.
+        seats: The reserved resources of the actors.
         shared: The first arguments, which are the same for all actors.
         run: Name of the run.
-        tiers: The name of each actor's tier. The actor's name begins with it.
+        tiers: The name of each actor's tier. The name of an actor begins with the name of its tier.
     """
     remote: Any = ray.remote
     actor, names = remote(kind), [f"{tier} - {tiers[:a].count(tier)}" for a, tier in enumerate(tiers)]
@@ -346,8 +346,8 @@ RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may 
 def plan_trial(clients: Clients, actors: int) -> Reservation:
     """Assigns the actors of a trial to the last bundles (resources on one node) of its process's placement group.
 
-    An earlier bundle may belong to the trial's own process. If this process is in no placement group, the only bundles
-    are those of the actors.
+    An earlier bundle may belong to the trial's own process. If this process is in no placement group, only the actors
+    have bundles.
 
     Args:
         clients: The tiers and their numbers of clients.

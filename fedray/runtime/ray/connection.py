@@ -71,8 +71,8 @@ def is_verbose() -> bool:
 def keep_quiet() -> Iterator[None]:
     """Stops Ray, during the `with` block, from printing unhelpful messages and from changing signal handlers.
 
-    When Ray starts or ends in the block, its C++ code sets its own handler of SIGTERM. So Python's handlers are set
-    again after the block.
+    Ray's C++ code sets a handler of SIGTERM when Ray starts or ends. Python's handlers are therefore set again after
+    the block.
     """
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # hides a notice at every start
     if not is_verbose():
@@ -149,7 +149,7 @@ class Connection:
     """A connection of this process to Ray.
 
     Attributes:
-        folder: Folder of the Ray that fedray has started. None means that fedray has not started it.
+        folder: Folder of the Ray that fedray has started. None means that fedray has not started this Ray.
         gone: Whether a check has found that Ray is gone.
     """
 
@@ -162,7 +162,7 @@ class Connection:
         """Raises `RayDied` if Ray is gone.
 
         If `wait` is above 0, and the head node does not reply, the check is repeated until the node replies or counts
-        as gone. This keeps the caller's next call of Ray from waiting for ever.
+        as gone. Otherwise the caller's next call of Ray could wait for ever.
 
         Args:
             wait: Smallest number of seconds for which the check is repeated. 0 means one check.
@@ -270,7 +270,7 @@ def open_local_ray(
 ) -> Iterator[Connection]:
     """Runs a Ray on this machine during the `with` block, without a dashboard and with all ports on loopback.
 
-    All files of this Ray are in one folder. It is removed at the end, even if a signal ends the process.
+    All files of this Ray are in one folder. The folder is removed at the end, even if a signal ends the process.
 
     Args:
         cpus: Number of CPUs that Ray reports.

@@ -129,10 +129,10 @@ class RayRuntime:
 
     @retry
     def ask(self, question: Question, state: State) -> Pieces:
-        """Answers a question about models. Each actor computes a part of the answer.
+        """Computes the function of a `Question` for all of its samples or clients, which the actors share.
 
-        If `Question.at_home` is set, each client's answer is computed by the actor that holds the client's private
-        vectors.
+        If `Question.at_home` is set, the function is computed for each client by the actor that holds the client's
+        private vectors.
         """
         pieces, n = session.list_pieces(self.study, question), len(self.actors)
         parts = [pieces[a::n] for a in range(n)]
