@@ -36,7 +36,8 @@ class Form(NamedTuple):
 
     Attributes:
         name: Name of the form in messages.
-        is_it: Function that returns whether an object has this form. It gets a `Path` only if the path exists.
+        is_it: Function that returns whether an object has this form. The function gets a `Path` only if the path
+            exists.
         open: Function that reads an object of this form with the given options.
         options: Names of the options that act on this form. Other options are refused. None means that `open` itself
             checks the options.
@@ -71,7 +72,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data and their form, and expands `~` in a path.
 
-    If `of_client` is True, the data belong to one of several clients. Then they must have a form that can be joined.
+    If `of_client` is True, the data belong to one of several clients, and their form must have a function `join`.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
@@ -476,7 +477,7 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
 
 def find_client(client: int | str, names: tuple[str, ...], number: int) -> int:
-    """Returns the number of a client that is given by its name or its number.
+    """Returns the index of a client. The client is given by name or by index.
 
     Raises:
         BadInput: There is no such client.

@@ -189,7 +189,10 @@ def _describe_data(data: Dataset) -> dict[str, str]:
 
 
 def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
-    """Returns a column of a partition file. Its integers must be at least 0. If the column is absent, returns zeros."""
+    """Returns a column of a partition file. The values must be integers from 0 to 999,999,999.
+
+    If the column is absent, returns zeros.
+    """
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -258,8 +261,8 @@ def deal_copies(
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function that takes indices of samples and a number of clients. It returns `ClientRows`, whose `rows` are
-            positions in the array of indices.
+        deal: Function that takes indices of samples and a number of clients. The function returns `ClientRows`, whose
+            `rows` are positions in the array of indices.
 
     Raises:
         BadInput: A group has no client.
@@ -307,7 +310,8 @@ class UnseenClientRule(NamedTuple):
     def choose(self, data: Dataset, cut: ClientRows, seed: int, fold: int) -> IntArray:
         """Returns the indices of the clients that do not train in one fold of one replicate, in ascending order.
 
-        If the rule does not name the clients, they are drawn at random with `seed`. No client is drawn in two folds.
+        If the rule does not name these clients, the clients are drawn at random with `seed`. No client is drawn in two
+        folds.
         """
         each, key = count_test_clients(self.wanted, cut.clients), f"data.test_clients = {_show(self.wanted)}"
         if each >= cut.clients:
@@ -392,8 +396,8 @@ class PartitionSettings(NamedTuple):
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
             unused.
-        dealt: The partition, if another process has dealt the samples already. None means that they are still to be
-            dealt.
+        dealt: The partition, if another process has dealt the samples already. None means that the samples are not
+            dealt yet.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
             copies.
     """
@@ -430,18 +434,18 @@ def build_shards(
         name: Name of the partition.
         options: Options of the partition, and options that give clients wrong labels or shifted samples.
         clients: Number of clients, N. None means that the partition determines the number.
-        seeds: Seed of each replicate. It determines the partitions of the replicate's folds.
+        seeds: Seed of each replicate. The seed determines the partitions of the replicate's folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
-        server: Share of all samples that the server holds instead of the clients. The server does not know their
-            labels.
+        server: Share of all samples that the server holds instead of the clients. The server does not know the labels
+            of these samples.
         pooled: If one client gets all samples in the end, the settings of the partition before pooling. The clients of
             this partition get the wrong labels and the shifts. None means that samples are not pooled.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
             unused.
-        dealt: The partition, if another process has dealt the samples already. None means that they are still to be
-            dealt.
+        dealt: The partition, if another process has dealt the samples already. None means that the samples are not
+            dealt yet.
         unseen: The rule that chooses clients that do not train. None means that all clients train.
 
     Example:
@@ -505,7 +509,7 @@ def _check_data(data: Dataset, name: str, folds: list[int], unseen: UnseenClient
 
 
 def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any], LabelNoise | None, Shifts | None]:
-    """Splits options into those of the partition itself, the shares of wrong labels, and the shifts of samples."""
+    """Splits options into the partition's own options, the shares of wrong labels, and the shifts of samples."""
     rest, noise = split_options(options, data.classes)
     rest, shifts = split_shifts(rest, data)
     return rest, noise, shifts

@@ -84,7 +84,7 @@ def gather_cut(rows: IntArray, owner: IntArray, clients: int) -> ClientRows:
 
 
 def select_clients(cut: ClientRows, clients: IntArray) -> ClientRows:
-    """Returns `ClientRows` with only some of the clients. They get new indices from 0, in the given order.
+    """Returns `ClientRows` with only some of the clients. These clients get new indices from 0, in the given order.
 
     Example:
         >>> cut = select_clients(gather_cut(np.arange(4), np.array([0, 1, 2, 2]), 3), np.array([0, 2]))
@@ -427,9 +427,9 @@ def dirichlet_clients(
     """Draws each client's shares of the classes from Dirichlet(alpha), and each client's number of samples separately.
 
     Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting begins
-    with the table `n_i q_ic`. It alternates between scaling the rows to the sizes n_i and the columns to the sizes of
-    the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet` draws the
-    shares of the clients for each class.
+    with the table `n_i q_ic`. The fitting alternates between scaling the rows to the sizes n_i and the columns to the
+    sizes of the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet` draws
+    the shares of the clients for each class.
 
     Source: Hsu et al. 2019 (class shares). The paper draws them from Dir(alpha p), where p are the class shares in the
     whole data set. Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes in addition to class

@@ -111,16 +111,16 @@ class Scaling(NamedTuple):
         return Scaling(data.kind, data.classes, a, b, c, d, len(set(folds)) == 1, (plain[0], plain[1]))
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs `[W, ..., *sample]` to network inputs. These are standardized float32, or int64 tokens.
+        """Converts raw inputs `[W, ..., *sample]` to network inputs: float32 numbers, or int64 tokens.
 
-        `world` is the world of each of the W entries.
+        float32 inputs are standardized if the data set requires this. `world` is the world of each of the W entries.
         """
         if self.kind == "tokens":
             return x.long()
         return x.float() if self.plain[0] else self._standardize(x, self.shift, self.scale, world)
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns labels `[W, ...]` unchanged, or targets `[W, ..., q]` as standardized float32."""
+        """Returns labels `[W, ...]` unchanged. Standardizes targets `[W, ..., q]` if the data set requires this."""
         return y if self.classes or self.plain[1] else self._standardize(y, self.y_shift, self.y_scale, world)
 
     def standardization(self, world: IntArray) -> Standardization:
@@ -180,7 +180,9 @@ class Shards(Protocol):
         ...
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs to network inputs. These are standardized float32, or int64 tokens.
+        """Converts raw inputs to network inputs: float32 numbers, or int64 tokens.
+
+        float32 inputs are standardized if the data set requires this.
 
         Args:
             x: Raw inputs, `[W, ..., *sample]`.
@@ -189,7 +191,9 @@ class Shards(Protocol):
         ...
 
     def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns the values that a network learns to predict: unchanged labels, or standardized targets.
+        """Returns the values that a network learns to predict: unchanged labels, or targets.
+
+        Targets are standardized if the data set requires this.
 
         Args:
             y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
@@ -307,7 +311,7 @@ class StoredShards:
         """Makes the shards of all worlds.
 
         `groups` has the natural group of each client, `[N]`. None means that the partition is not natural. `original`
-        is the data set before copies were made. None means that it is `data`.
+        is the data set before copies were made. None means that `data` is this data set.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -375,7 +379,7 @@ class StoredShards:
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:
-        """Returns arrays that describe the partitions of all worlds. Digests are computed from them.
+        """Returns the arrays from which digests of the partitions of all worlds are computed.
 
         The arrays hold indices of the samples of the clients and of the server, numbers of samples, and wrong labels.
         """
@@ -444,7 +448,7 @@ class StoredShards:
         return self._x[rows + world * in_x], self._y[rows + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
-        """Returns the indices of the test samples of the client's natural group. They are the same in all worlds."""
+        """Returns the indices of the test samples of the client's natural group. All worlds have the same indices."""
         if self.dealt.test:  # all test samples belong to clients that never train
             return np.empty(0, np.int64)
         if self._own_test is None:
@@ -506,8 +510,8 @@ def share_array(array: Array) -> Tensor:
 def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
     """Returns SHA-256 digests of the data of clients, server and evaluation, with a name for each digest.
 
-    `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise they depend on four digits
-    of sums, because the last bits of computed data differ between types of CPU.
+    `exact` says whether the digests depend on every bit of floating-point numbers. Otherwise the digests of such
+    numbers depend on four digits of sums, because the last bits of computed data differ between types of CPU.
     """
     data = shards.data
     found = {
@@ -537,8 +541,8 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
 def hash_array(array: Array, exact: bool = True) -> str:
     """Returns the SHA-256 digest of the shape and the values of an array. The digest is the same on any machine.
 
-    `exact` says whether the digest depends on every bit of floating-point numbers. Otherwise it is the digest of
-    `sum_up(array)`.
+    `exact` says whether the digest depends on every bit of floating-point numbers. Otherwise the result for a
+    floating-point array is the digest of `sum_up(array)`.
 
     Example:
         >>> hash_array(np.arange(3)) == hash_array(np.arange(3, dtype=">i8"))

@@ -507,11 +507,11 @@ class Source(NamedTuple):
     """The functions that belong to the name of a data set.
 
     Attributes:
-        load: Function `load(root, **options)` that reads the data set. If `own` is True, it is
+        load: Function `load(root, **options)` that reads the data set. If `own` is True, the function is
             `load(root, reading, **options)`.
         where: Function `where(root, **options)` that returns the source file or folder. None means that no converted
             copy of the data set is stored, because reading the copy would save no time.
-        own: Whether the files belong to the user. If so, they are read with the options in `ReadOptions`.
+        own: Whether the files belong to the user. If so, the files are read with the options in `ReadOptions`.
     """
 
     load: Callable[..., Dataset]

@@ -1,1 +1,1 @@
-"""Reads and writes files with limits and checksums, because other people and processes use these files, too."""
+"""Reads and writes files that other people and processes use, too. Checks their sizes and checksums."""

@@ -57,7 +57,7 @@ class ClassFolder(NamedTuple):
 
     Attributes:
         part: `train` or `test`.
-        client: Name of the client that holds these pictures. It is empty if folders do not name clients.
+        client: Name of the client that holds these pictures. The name is empty if folders do not name clients.
         name: Name of the class.
         path: Path of the folder.
     """
@@ -147,7 +147,7 @@ def remark_on_unread_files(folder: Path, files: Iterable[Path]) -> list[str]:
 def holds_clients(name: str, path: object) -> bool:
     """Returns whether a folder has one table, or one folder of pictures, for each client.
 
-    `name` is the name of the data set. If it is neither `table` nor `folder`, the result is False.
+    `name` is the name of the data set. If the name is neither `table` nor `folder`, the result is False.
     """
     if name not in ("table", "folder") or not isinstance(path, str) or not path:
         return False

@@ -280,7 +280,7 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Raises an error if there are wrong samples. The message has their number and the index of the first.
+    """Raises an error if there are wrong samples. The message has the number of wrong samples and the first index.
 
     Args:
         wrong: Whether each sample is wrong, `[n]` bool.

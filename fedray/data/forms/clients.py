@@ -331,7 +331,7 @@ def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
 
 
 def refuse_empty(sizes: Sequence[int], names: list[str]) -> None:
-    """Refuses clients that have no samples, because the data set would not contain them.
+    """Refuses clients that have no samples, because the data set would not contain these clients.
 
     Raises:
         BadInput: A client has no samples, although other clients have samples.

@@ -214,7 +214,10 @@ def stack_pictures(pictures: Iterable[tuple[Any, str]], size: int | None) -> tup
 
 
 def find_picture_folder(_root: Path | None, path: str | None = None, **_: Any) -> Path:
-    """Returns the folder `data.path`. It holds folders of classes, which may lie in folders of parts or clients."""
+    """Returns the folder `data.path`, which holds folders of classes.
+
+    The folders of classes may lie in folders of parts or clients.
+    """
     return find_path("data.path", path, "folder", "a folder that has a folder of pictures for each class")
 
 

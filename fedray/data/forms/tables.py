@@ -129,7 +129,7 @@ def choose_columns(
         group: Name of the column of the natural clients, or None.
         task: Kind of the task: `auto`, `classification` or `regression`.
         exclude: Names of columns that are no inputs.
-        key: The option of `data` by which the user names the inputs. Messages mention it.
+        key: The option of `data` by which the user names the inputs. Messages mention this option.
 
     Raises:
         BadInput: A column is missing, is both input and target, or mixes numbers and text.
@@ -178,7 +178,7 @@ def choose_columns(
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
     """Checks that a table has the required columns. The error suggests the nearest name and lists all columns.
 
-    `of` is the name of the table in the message. By default it is the file name of the table.
+    `of` is the name of the table in the message. The default is the file name of the table.
     """
     known = [str(name) for name in frame]
     for column in columns:
@@ -369,7 +369,7 @@ def is_frame(thing: Any) -> bool:
 
 
 def as_frame(thing: Any) -> Any:
-    """Converts a table so that its columns are pandas series, and the names of its columns are text."""
+    """Converts a pandas, polars or pyarrow table to a pandas table. The column names become text."""
     classes = arrays.list_classes(thing)
     if "polars.LazyFrame" in classes:
         thing = thing.collect()
@@ -475,8 +475,8 @@ def build_table(
         other: A table with the test samples, or None.
         reading: The options for reading.
         name: Name of the data set.
-        names: Names of the classes, if the target column holds indices of classes. Otherwise it is empty.
-        parts: The tables that were joined to `frame`. Each of them must have all inputs and targets.
+        names: Names of the classes, if the target column holds indices of classes. Otherwise the sequence is empty.
+        parts: The tables that were joined to `frame`. Each of these tables must have all inputs and targets.
 
     Raises:
         BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
