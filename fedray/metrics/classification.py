@@ -65,7 +65,7 @@ def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: Ar
     Args:
         outputs: Raw outputs of each of K models for n samples, `[K, n, C]`. For classification these are logits.
         kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
-            `outputs` averages the raw outputs, for regression. These may have any axes after K and n.
+            `outputs` averages the raw outputs, for regression. Raw outputs may have any axes after K and n.
         weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. The weights sum to 1 over K.
             None means 1/K.
 
@@ -150,8 +150,8 @@ def mixture_moments(
     """Returns the mean and the variance that an ensemble predicts.
 
     If the models predict only means, the variance of the ensemble is the variance of these means (Fed-ensemble section
-    V-B; FedAG eqs. 4-5). It is the knowledge uncertainty. If the models also predict variances, it is the variance of
-    the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
+    V-B; FedAG eqs. 4-5). This variance is the knowledge uncertainty. If the models also predict variances, the variance
+    of the ensemble is the variance of the mixture (deep ensembles, Lakshminarayanan et al. 2017, section 2.4).
 
     Args:
         outputs: Predicted mean of each model, `[K, n, ...]`.
@@ -198,7 +198,7 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
 
     Client i predicts `f_i(x) = sum_k alpha_ik f_k(x)`, which is `average` with the weights alpha. If gamma is 0, the
     models of lowest loss share all the weight equally. If gamma is infinite, the weights are equal. If gamma is finite,
-    a model with an infinite or NaN loss at a client has weight 0 there. A client without a finite loss has equal
+    a client gives the weight 0 to a model whose loss is infinite or NaN. A client without a finite loss has equal
     weights.
 
     Deviation: the paper prints exp(-gamma * loss), but its text says that the weights become equal for large gamma.
@@ -272,7 +272,7 @@ def entropies(probs: ArrayLike) -> FloatArray:
 def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
     """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`.
 
-    A NaN whose weight is 0 does not count.
+    A NaN with the weight 0 does not affect the mean.
     """
     if weights is None:
         result: FloatArray = rows.mean(axis=0)
@@ -393,7 +393,7 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
 def entropy(probs: ArrayLike) -> float:
     """Returns the mean entropy of the predictions, in nats.
 
-    For the predictions of an ensemble, it is the "avg entropy" of Fed-ensemble.
+    For the predictions of an ensemble, the result is called "avg entropy" in Fed-ensemble.
     """
     return float(entropies(probs).mean())
 
@@ -434,7 +434,8 @@ def confusion(probs: ArrayLike, y: ArrayLike) -> IntArray:
 def f1_scores(probs: ArrayLike, y: ArrayLike) -> dict[str, float]:
     """Returns two means of the F1 scores of all classes.
 
-    The F1 score of a class is 2 hits / (predictions of the class + samples with its label).
+    The F1 score of a class is `2 h / (p + n)`. Here n samples have the label of this class, p samples are predicted as
+    this class, and h samples are both.
 
     Returns:
         `f1_weighted` weighs each class by the number of samples with its label. `f1_macro` is the plain mean over the
@@ -457,7 +458,7 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
     `[n, C]`. None means the mean over the members.
 
     Returns:
-        The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy are those of the ensemble. The scores
+        The scores accuracy, f1_weighted, f1_macro, nll, brier, ece and entropy describe the ensemble. The scores
         disagreement, accuracy_min, accuracy_mean and accuracy_max compare its models.
     """
     rows = to_floats(members)
@@ -470,9 +471,9 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
     """Returns values of each sample, `[3 + BINS, n]`. From their means, `scores_of_means` computes scores.
 
-    The first value is 1 if the prediction is right, else 0. The second value is the negative log-likelihood, and the
-    third is the Brier score. There is one further value for each bin of the confidence. For the sample's bin it is the
-    confidence minus the first value. For all other bins it is 0.
+    The first value is 1 if the prediction is right, and 0 otherwise. The second value is the negative log-likelihood,
+    and the third is the Brier score. There is one further value for each bin of the confidence: the confidence minus
+    the first value for the sample's bin, and 0 for all other bins.
     """
     rows, labels = to_floats(probs), to_labels(y)
     confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
@@ -512,15 +513,16 @@ def member_scores(members: ArrayLike, y: ArrayLike) -> dict[str, list[float]]:
 
 
 def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
-    """Returns the adjusted Rand index between clients' true clusters and their groups by preferred model.
+    """Returns the adjusted Rand index between the true clusters of clients and the groups that prefer the same model.
 
-    A client prefers the model with its largest weight. The index is 1 if the groups equal the clusters, and about 0 for
-    random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
+    A client prefers the model to which it gives the largest weight. The index is 1 if the groups equal the clusters,
+    and about 0 for random groups. Source: Hubert and Arabie 1985, computed by scikit-learn.
 
     Args:
-        true: The true cluster of each of N clients, `[N]`. Only the first n clients, which have weights, count.
+        true: The true cluster of each of N clients, `[N]`. Only the first n clients are compared, because only they
+            have weights.
         weights: The weights that each of the first n clients gives to the models, `[n, K]`. If several models have the
-            largest weight, the first of these counts.
+            largest weight, the client prefers the first of them.
 
     Example:
         >>> compare_clusters(np.array([0, 0, 1, 1]), np.array([[0.1, 0.9], [0.0, 1.0], [0.8, 0.2], [1.0, 0.0]]))
@@ -541,7 +543,7 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
 # Source: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural
 # Networks", ICLR 2017.
 
-MISSED = 20  # in `fpr95`, a detector may miss one of so many unknown inputs
+MISSED = 20  # in `fpr95`, a detector may miss one of 20 unknown inputs
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
@@ -564,8 +566,8 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
 def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
     """Returns the share of known inputs that a detector takes for unknown.
 
-    The detector takes an input for unknown if its uncertainty reaches a threshold. The threshold is the largest that
-    finds at least 95 % of the unknown inputs.
+    The detector takes an input for unknown if its uncertainty reaches a threshold. The threshold is the largest value
+    with which the detector finds at least 95 % of the unknown inputs.
 
     Example:
         >>> fpr95([0.9, 0.8, 0.7], [0.1, 0.2, 0.75, 0.95])
@@ -583,8 +585,8 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
 # need no labels. SCAFFOLD's "client drift" is something else. It says how far the local training of a client leads away
 # from the minimum of the global loss.
 
-# A client is an anomaly if it is more than so many standard deviations from the mean of the clients (the three-sigma
-# rule). Among N clients no z-score exceeds sqrt(N - 1), so with fewer than 11 clients no client can be flagged.
+# A client is an anomaly if it is more than this number of standard deviations from the mean of the clients (the
+# three-sigma rule). Among N clients no z-score exceeds sqrt(N - 1), so with fewer than 11 clients no client is flagged.
 ANOMALY_Z = 3.0
 # Differences of this size, relative to the largest value, come from rounding, because models predict in float32.
 ROUNDING = 1e-6
@@ -595,8 +597,8 @@ class Drift(NamedTuple):
 
     Attributes:
         total: Mean total uncertainty of the predictions for each client's data, `[N]`. A client without data has NaN.
-        knowledge: Mean knowledge uncertainty, `[N]`. It is the part of the total that the models' disagreement
-            explains. A client without data has NaN.
+        knowledge: Mean knowledge uncertainty, `[N]`: the part of `total` that the models' disagreement explains. A
+            client without data has NaN.
         z_total: The z-scores of `total` over the clients, `[N]`.
         z_knowledge: The drift scores, which are the z-scores of `knowledge` over the clients, `[N]`.
         anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
@@ -615,7 +617,7 @@ def score_drift(total: ArrayLike, knowledge: ArrayLike) -> Drift:
     Args:
         total: Mean total uncertainty on each client's data, `[N]`, in nats or squared target units. A client without
             data has NaN.
-        knowledge: Mean knowledge uncertainty, `[N]`, in the same unit.
+        knowledge: Mean knowledge uncertainty on each client's data, `[N]`, in the unit of `total`.
 
     Example:
         >>> drift = score_drift(total=[0.5] * 20, knowledge=[0.1] * 19 + [0.9])

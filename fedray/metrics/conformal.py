@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
     Attributes:
         k: Rank of the score that the client with the most samples sends, from 1.
         r: Rank of the threshold among the scores that the server receives, from 1. If no pair (k, r) reaches the
-            requested coverage, r is the number of clients + 1, and the threshold is infinite.
+            requested coverage, r is one more than the number of clients, and the threshold is infinite.
         coverage: The probability that a new score is at most the threshold. It is 1 if no pair reaches the requested
             coverage.
     """
@@ -75,7 +75,7 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
 
     Args:
         sizes: Number of samples of each client, `[K]`, at least 1.
-        alpha: Share of the labels that may lie outside of their sets, 0 to 1.
+        alpha: Share of the samples whose label may lie outside of the sample's set, 0 to 1.
 
     Raises:
         BadInput: Too many clients have different numbers of samples.
@@ -129,7 +129,7 @@ def compute_coverage(sizes: tuple[int, ...], k: int, r: int) -> float:
 
 @lru_cache(maxsize=2)
 def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
-    """Returns nodes and weights that integrate over [0, 1], by 24 Gauss-Legendre nodes in each of some equal pieces."""
+    """Returns the nodes and weights of an integral over [0, 1]: 24 Gauss-Legendre nodes in each of `pieces` parts."""
     x, w = scipy.special.roots_legendre(24)
     places = [(i + (x + 1) / 2) / pieces for i in range(pieces)]
     return np.concatenate(places), np.tile(w / (2 * pieces), pieces)
@@ -192,7 +192,7 @@ class ConformalRule(NamedTuple):
     """Settings of the rule that makes conformal sets.
 
     Attributes:
-        alpha: Share of the labels that may lie outside of their sets, between 0 and 1.
+        alpha: Share of the samples whose label may lie outside of the sample's set, between 0 and 1.
         score: Name of the score. A score measures how badly a label fits a prediction.
         quantile: `exact` computes the threshold from all scores of all clients. `qq` computes it from one score of each
             client.
@@ -218,7 +218,7 @@ class ConformalRule(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The largest score of a label in a conformal set, and the bytes that clients send to find this threshold.
+    """The largest score that a label in a conformal set may have, and the bytes that are sent to find this threshold.
 
     Attributes:
         value: The threshold. If there are too few withheld samples, it is infinite, and every set contains every label.
@@ -233,7 +233,7 @@ class Sets(NamedTuple):
     """Coverage and size of the conformal sets of n samples.
 
     Attributes:
-        covered: 1 where the true label or target is inside the set, else 0, `[n]`.
+        covered: 1 for a sample whose true label or target is inside its set, and 0 for all other samples, `[n]`.
         size: Number of labels in the set, or width of the interval in the target's unit, `[n]`.
     """
 
@@ -244,7 +244,7 @@ class Sets(NamedTuple):
 def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
     """Returns the conformal score of each label for each sample, `[n, C]`.
 
-    `u` has a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not use it.
+    `u` has a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not use these numbers.
     """
     if rule.score == "lac":
         plain: FloatArray = 1.0 - probs
@@ -286,7 +286,7 @@ def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Thresho
 def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
     """Returns the rank, from 1, of the threshold among the scores of all clients.
 
-    It is `ceil((1 - alpha) (N + K))` for N withheld samples and K clients.
+    The rank is `ceil((1 - alpha) (N + K))` for N withheld samples and K clients.
 
     Example:
         >>> find_pooled_rank(0.1, rows=90, clients=10)
@@ -354,9 +354,9 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:
-    """Returns the coverage of the conformal sets for each class, `[C]`. It is NaN for a class without samples.
+    """Returns the coverage of the conformal sets for each class, `[C]`. A class without samples has NaN.
 
-    `covered` is 1 for a sample whose set holds the true label, else 0, `[n]`.
+    `covered` is 1 for a sample whose set holds the true label, and 0 for all other samples, `[n]`.
 
     Example:
         >>> summarize_classes(np.array([1.0, 0.0, 1.0]), np.array([0, 0, 2]), 3).tolist()

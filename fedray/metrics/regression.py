@@ -41,9 +41,9 @@ def _gaussian_losses(mean: FloatArray, v: FloatArray, y: FloatArray) -> FloatArr
 def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
     """Returns four values for each target, `[4, n]`. Their means over the targets are scores.
 
-    The first two values are the squared error and the negative log-likelihood. The third is 1 if the target is inside
-    the central 95 % interval, else 0. The fourth is the width of this interval. The square root of the first mean is
-    the RMSE.
+    The first two values are the squared error and the negative log-likelihood. The third value is 1 if the target is
+    inside the central 95 % interval, and 0 otherwise. The fourth value is the width of this interval. The square root
+    of the first mean is the RMSE.
 
     Example:
         >>> row_scores([0.0, 0.0], [1.0, 1.0], [1.0, 3.0]).mean(axis=1).round(3).tolist()
@@ -105,8 +105,9 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit. It is at most `sharpness`.
 
-    It is the determinant sharpness of one vector of all targets. The mean negative log-likelihood is `log(2 pi) / 2 +
-    log(sharpness_geometric)`, plus half the mean of the squared standardized errors.
+    If all targets together count as one vector, the result equals the determinant sharpness (`sharpness`). The mean
+    negative log-likelihood is `log(2 pi) / 2 + log(sharpness_geometric)`, plus half the mean of the squared
+    standardized errors.
 
     Example:
         >>> round(sharpness_geometric([1.0, 16.0]), 6)
@@ -146,8 +147,8 @@ def regression_scores(
         weights: Weight of each model in the ensemble, `[K]`. The weights sum to 1. None means 1/K.
         variances: Predicted variance of each model, `[K, n]`. None means that the models predict no variance.
         noise: Variance of the observation noise. It is added to the variance of the ensemble's prediction.
-        residual: Variance of the residuals on training samples, averaged over the clients. None means that it is
-            unknown.
+        residual: Variance of the residuals on training samples, averaged over the clients. None means that this
+            variance is unknown.
         floor: Smallest variance of the prediction, which is `VARIANCE_FLOOR` times the square of the target's scale.
 
     Returns:

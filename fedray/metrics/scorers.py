@@ -31,7 +31,10 @@ LABELS = "y_pred"  # a second argument with this name takes predicted classes
 
 
 def second_argument(function: Any) -> str:
-    """Returns the name of a function's second argument if it is `y_score` or `y_pred`, else an empty text.
+    """Returns the name of the second argument of a function `(y_true, y_score)` or `(y_true, y_pred)`.
+
+    Instead of `y_score`, the names `y_prob` and `y_proba` are accepted. For any other function, the result is an empty
+    text.
 
     Example:
         >>> from sklearn.metrics import average_precision_score, f1_score
@@ -46,10 +49,10 @@ def second_argument(function: Any) -> str:
 
 
 class SampleMetric(NamedTuple):
-    """A metric that compares true and predicted values. If it is a scorer of scikit-learn, higher values are better.
+    """A metric that compares true and predicted values. For a scorer of scikit-learn, higher values are better.
 
     Attributes:
-        name: Name of the metric. If `function` is None, it is the name of a scorer of scikit-learn.
+        name: Name of the metric. If `function` is None, this name selects a scorer of scikit-learn.
         positive: Number of the positive class, if there are two classes.
         function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`. None means scikit-learn's scorer.
     """
@@ -69,9 +72,9 @@ class SampleMetric(NamedTuple):
             weight: Weight of each sample, `[n]`. None means equal weights.
 
         Returns:
-            The value, or NaN if the metric is undefined. A metric of two classes is undefined for samples of one class
-            if it fails or warns for some predictions. A metric that takes no `sample_weight` is undefined for unequal
-            weights.
+            The value, or NaN if the metric is undefined. If there are two classes, but all samples have the same class,
+            a metric is undefined if it fails or warns for made-up samples of one class. A metric without the argument
+            `sample_weight` is undefined for samples with weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.
@@ -100,7 +103,7 @@ class SampleMetric(NamedTuple):
         return math.nan if lacks and not math.isfinite(found) else found
 
     def _compute(self, y: Any, prediction: FloatArray, given: dict[str, Any]) -> float:
-        """Computes the metric. `given` has further arguments of its function.
+        """Computes the metric. `given` has further keyword arguments of the metric's function.
 
         If there are two classes, class 1 is the positive class.
         """
@@ -121,7 +124,7 @@ class SampleMetric(NamedTuple):
             classes: Number of classes, C. It is 0 for a regression.
 
         Raises:
-            BadInput: scikit-learn's metric is for a different task.
+            BadInput: The metric is a scorer of scikit-learn that is for a different task.
         """
         y = np.tile(np.arange(classes or 2), 2)
         told: Any = 0.5 * np.eye(classes)[y] + 0.5 / classes if classes else y + 0.5
@@ -182,7 +185,10 @@ def _find_scorer(name: str, classes: int) -> Any:
 
 @cache
 def _predictor(classes: int) -> Any:
-    """Returns a model of scikit-learn that predicts its inputs, which are probabilities `[n, C]` or targets `[n]`."""
+    """Returns a model for scikit-learn's scorers.
+
+    The model's predictions are its inputs, which are probabilities `[n, C]` or targets `[n]`.
+    """
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

@@ -132,7 +132,7 @@ class BudgetScore(NamedTuple):
         value: The score.
         used: Share of the budget that was used at the last evaluation within the budget, in (0, 1].
         after: If the score is interpolated, the cost at the first evaluation beyond the budget, as a multiple of the
-            budget. Otherwise it equals `used`.
+            budget. Otherwise `after` equals `used`.
     """
 
     value: float
@@ -194,7 +194,7 @@ def fits_task(name: str, classes: int) -> bool:
 
 
 def lower_is_better(name: str) -> bool:
-    """Returns whether lower values of the score with a name are better.
+    """Returns whether lower values of the score `name` are better.
 
     For a user's own metric, lower values are better if its name ends with `_error` or `_loss`. For a scorer of
     scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).
@@ -208,7 +208,7 @@ def lower_is_better(name: str) -> bool:
 
 
 def has_direction(name: str) -> bool:
-    """Returns whether either high or low values of a score are better. It is False for entropy and coverage.
+    """Returns whether either high or low values of a score are better. For entropy and coverage, neither is true.
 
     Example:
         >>> [has_direction(name) for name in ("accuracy", "hold_out_entropy", "coverage_90", "a_metric_of_mine")]
@@ -243,9 +243,9 @@ def describe_score(name: str) -> Column | None:
     """Returns a description of a score, or None if fedray computes no score of this name.
 
     Args:
-        name: Name of the score in `rounds.parquet`. The names of scores on held-out samples begin with `hold_out_`, and
-            those of scores on training samples with `train_`. Names of lists over an ensemble's models begin with
-            `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
+        name: Name of the score in `rounds.parquet`. Scores on held-out samples have names that begin with `hold_out_`.
+            Scores on training samples have names that begin with `train_`. Names of lists over an ensemble's models
+            begin with `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]
@@ -284,17 +284,17 @@ class Scored(NamedTuple):
     """The predictions of one replicate and fold for the samples of a split.
 
     Attributes:
-        prediction: Prediction of the ensemble, which is probabilities `[n, C]`, or the mean of the target `[n]` in the
-            target's unit.
+        prediction: Prediction of the ensemble. In a classification, this is probabilities `[n, C]`. In a regression, it
+            is the predicted mean `[n]` in the target's unit.
         targets: True classes `[n]`, or true targets `[n]` in the target's unit.
-        members: Predictions of each model, which are probabilities `[K, n, C]` or means `[K, n]`. Models whose weight
-            is 0 are left out. For a stack these are its sub models, without the meta model.
+        members: Predictions of each model: probabilities `[K, n, C]` or means `[K, n]`. Models with the weight 0 are
+            left out. In stacking, the models are the sub models, without the meta model.
         inputs: Inputs of the samples, as they are in the data set, `[n, ...]`.
         split: The split, `test`, `hold_out` or `train`.
         replicate: Number of the replicate, from 0.
         fold: Number of the fold, from 0.
-        variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. It
-            includes the noise that the score `nll` assumes. In a classification it is None.
+        variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. The
+            variance includes the noise that the score `nll` assumes. In a classification, `variance` is None.
 
     Example:
         >>> import numpy as np

@@ -32,7 +32,7 @@ TEMPLATE_KEY = 0  # random key of a template's constants
 
 
 def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Objective, outputs: int) -> Net:
-    """Makes a `Net` of any module.
+    """Makes a `Net` from any torch module.
 
     Args:
         module_factory: A function that makes a new module with initial values. It may draw random numbers only from
@@ -229,8 +229,8 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     """Returns the loss of each sample.
 
     `cross_entropy` is -log softmax(f)[y]. `half_mse` is 1/2 |f - y|^2 and `mse` is |f - y|^2, both summed over the
-    outputs. `gaussian_nll` is (log v + (m - y)^2 / v + log 2 pi) / 2, summed over the targets, where m and v are the
-    mean and the variance of `split_gaussian`.
+    outputs. `split_gaussian` gives the mean m and the variance v of each target. Then `gaussian_nll` is
+    (log v + (m - y)^2 / v + log 2 pi) / 2, summed over the targets.
 
     Args:
         objective: Name of the loss.
@@ -311,8 +311,8 @@ _PRODUCTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # the layers whose ope
 def count_forward_flops(net: Net, example: Tensor) -> float:
     """Returns how many floating-point operations a forward pass of one sample takes in linear layers and convolutions.
 
-    The result is at least two operations per parameter, and for text at least two per parameter and token. `example` is
-    one network input, `[1, ...]`.
+    The result is at least two operations per parameter. For text, it is at least two operations per parameter and
+    token. `example` is one network input, `[1, ...]`.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -349,8 +349,8 @@ class FlatWeights(NamedTuple):
         names: Name of each trainable tensor, in the order of the vector.
         shapes: Shape of each trainable tensor.
         sizes: Number of elements of each trainable tensor.
-        places: (name in the network, name in `names`) of each parameter. A parameter that several layers share has
-            several pairs.
+        places: A pair of names for each parameter: its name in the network, and its name in `names`. A parameter that
+            several layers share has several pairs.
     """
 
     names: tuple[str, ...]
@@ -359,7 +359,7 @@ class FlatWeights(NamedTuple):
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
-        """Splits a vector `[p]` into the network's tensors. Returns a dict from their names, for `functional_call`."""
+        """Splits a vector `[p]` into the network's tensors. Returns them by name, as `functional_call` needs them."""
         parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
         weights = {name: part.reshape(shape) for name, part, shape in parts}
         return {place: weights[name] for place, name in self.places}
@@ -371,7 +371,7 @@ class FlatWeights(NamedTuple):
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Removes the trainable parameters from a network. Returns their vector `[p]`, and their names and shapes.
+    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, with their names and shapes.
 
     The network keeps its buffers and frozen parameters. `name` is the network's name in messages.
 
@@ -429,10 +429,10 @@ PARTS = len(NAMES)
 
 
 class MeanField(nn.Module):
-    """A network with two Gaussians over its p trainable parameters. The second is the prior of the first.
+    """A network with two Gaussians over its p trainable parameters. The second Gaussian is the prior of the first.
 
     Attributes:
-        own: The Gaussian. The network predicts with its mean.
+        own: The first Gaussian. The network predicts with the mean of this Gaussian.
         prior: The prior of `own`. Both are equal at first.
         net: The network, from which the trainable parameters were removed.
 
@@ -445,7 +445,7 @@ class MeanField(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes two equal Gaussians, whose means are the initial parameters of the network.
+        """Makes two equal Gaussians. Their mean is the vector of the network's initial parameters.
 
         Every rho has the value `rho`. `name` is the network's name in messages.
         """
@@ -485,7 +485,7 @@ class Partitioned(nn.Module):
     """A network with a Gaussian over its p trainable parameters, and with a client's factor of this Gaussian (PVI).
 
     Attributes:
-        posterior: The Gaussian. The network predicts with its mean.
+        posterior: The Gaussian. The network predicts with the mean of this Gaussian.
         site: Natural parameters of a client's factor. They are 0 at first, so that the factor is 1 everywhere.
         start: Holds `is_prior`, which is 1 until the Gaussian is learned from data. Until then the posterior is the
             prior, and `posterior` is only the start of training.
@@ -500,7 +500,7 @@ class Partitioned(nn.Module):
     """
 
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
-        """Makes the Gaussian, whose mean is the initial parameters of the network.
+        """Makes the Gaussian. Its mean is the vector of the network's initial parameters.
 
         Every rho has the value `rho`. `name` is the network's name in messages.
         """
@@ -538,7 +538,7 @@ class Samples(nn.Module):
     """
 
     def __init__(self, net: nn.Module, number: int, name: str = "module") -> None:
-        """Makes `number` samples. Each equals the initial parameters of the network."""
+        """Makes `number` samples. Each sample equals the initial parameters of the network."""
         nn.Module.__init__(self)
         first, self._weights = take_out_weights(net, name)
         self.samples = nn.Parameter(first.repeat(number, 1))
@@ -547,7 +547,7 @@ class Samples(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Returns logits `[n, C]`.
 
-        In training, these are the logits of the last sample. In evaluation, they are `log 1/M sum_m p(y | x, w_m)`.
+        In training, the last sample computes the logits. In evaluation, the logits are `log 1/M sum_m p(y | x, w_m)`.
         """
         if self.training:
             return self._weights.forward(self.net, self.samples[-1], x)
@@ -587,7 +587,7 @@ def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
 
 
 def key_rows(key: rng.Keys, x: Tensor) -> rng.Keys:
-    """Returns a random key for each of n samples, from `key` and the sample's raw inputs in x, `[n, ...]`."""
+    """Returns a random key for each of n samples, computed from `key` and the sample's raw inputs in x, `[n, ...]`."""
     flat = np.ascontiguousarray(x.cpu().numpy()).reshape(len(x), -1).view(np.uint8)
     words = np.zeros((len(flat), -(-flat.shape[1] // 8) * 8), np.uint8)
     words[:, : flat.shape[1]] = flat
@@ -635,7 +635,7 @@ def answer_with_dropout(module: nn.Module, keys: rng.Keys, models: int, answer: 
     """Returns the raw outputs of M models with dropout, `[M, n, C]`. Each model has its own masks.
 
     `keys` holds a random key for each of n inputs. `answer` is a function that takes the index of a model, and returns
-    its outputs, `[1, n, C]`.
+    the model's outputs, `[1, n, C]`.
     """
     out = []
     for m in range(models):

@@ -93,7 +93,7 @@ def mlp(
     Args:
         input_shape: Shape of one sample.
         outputs: Length of the output.
-        hidden: Width of each hidden layer. The default is that of FedAG.
+        hidden: Width of each hidden layer. The default is from FedAG.
         activation: Name of the activation, relu or tanh.
         norm: Name of the normalization, batch or layer. None means no normalization.
         weight_sd: Standard deviation of the initial parameters, see `linear`.
@@ -137,12 +137,12 @@ def rbf(
     bias: bool = False,
     weight_sd: float | None = None,
 ) -> nn.Sequential:
-    """Returns a linear model on radial features phi. Its tangent kernel is exactly `phi phi^T`.
+    """Returns a linear model on radial features phi. The model's neural tangent kernel is exactly `phi phi^T`.
 
     Source: Fed-ensemble, section V-A (100 features, width 0.08, centers drawn uniformly from [-1, 1]).
 
     Args:
-        input_shape: `(p,)`.
+        input_shape: Shape of one sample, `(p,)`.
         outputs: Length of the output.
         features: Number of centers, at least 1.
         width: Width of the features, above 0.
@@ -191,7 +191,7 @@ def cnn(
     `hidden`. The public code of Fed-ensemble uses the default settings and dropout 0.5.
 
     Args:
-        input_shape: `(channels, height, width)`.
+        input_shape: Shape of one sample, `(channels, height, width)`.
         outputs: Number of classes.
         channels: Number of output channels of each convolution.
         hidden: Width of each fully connected hidden layer.
@@ -295,7 +295,7 @@ def lstm(
     """Returns the network of McMahan et al. 2017 for Shakespeare: embeddings of length 8, two LSTM layers of 256 units.
 
     Args:
-        input_shape: `(L,)`, the length of a window.
+        input_shape: Shape of one sample, `(L,)`. L is the number of characters in a window of text.
         outputs: Number of characters to choose from.
         vocabulary: Number of different characters in the inputs. None means `outputs`.
         embedding: Length of a character's vector.
@@ -443,7 +443,7 @@ def _stem(depth: int, channels: int) -> nn.Conv2d:
 
 
 def _match_channels(conv: nn.Conv2d, depth: int) -> nn.Conv2d:
-    """Returns a convolution like the first of a network, but with `depth` input channels."""
+    """Returns a convolution like `conv`, the first convolution of a network, but with `depth` input channels."""
     if conv.in_channels == depth:
         return conv
     stride, padding = (conv.stride[0], conv.stride[1]), (int(conv.padding[0]), int(conv.padding[1]))
@@ -508,11 +508,11 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
     """Builds a network by name.
 
     Args:
-        name: One of `model_names()`.
+        name: Name of the network, one of `model_names()`.
         input_shape: Shape of one sample.
         outputs: Length of the output. For `gaussian_nll`, it is twice the number of targets.
         objective: Name of the loss in training.
-        options: Options of the network: the arguments of the function that builds it.
+        options: Keyword arguments of the function that builds the network.
 
     Example:
         >>> build_net("mlp", (13,), 1, "half_mse", hidden=[50]).layout.d
@@ -522,10 +522,11 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
 
 
 def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options: Any) -> Callable[[], nn.Module]:
-    """Returns a function without arguments that makes a new network. The arguments are those of `build_net`.
+    """Returns a function without arguments that makes a new network. `model_maker` takes the arguments of `build_net`.
 
     Raises:
-        BadInput: There is no network of this name, or the network lacks one of the options.
+        BadInput: There is no network of this name, the network does not have one of the options, or a required option
+            is missing.
     """
     if name not in _BUILDERS:
         known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")
@@ -546,7 +547,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class Exits(nn.Module):
-    """A network of blocks, one after another, with heads (output layers) after some of them.
+    """A network of blocks, one after another, with heads (output layers) after some of the blocks.
 
     Attributes:
         blocks: The D blocks.
@@ -639,7 +640,7 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns a network of the first `depth` blocks of `net`, whose module must be an `Exits`.
+    """Returns a network of the first `depth` blocks of `net`. The module of `net` must be an `Exits`.
 
     `heads` lists the blocks that keep their output layers.
     """

@@ -31,8 +31,8 @@ def try_network(net: Net, rows: Tensor, kind: str) -> None:
     `rows` are the samples' inputs, `[n, ...]`. `kind` is the kind of the inputs: images, features or tokens.
 
     Raises:
-        BadInput: The network fails on the samples, or its outputs have the wrong shape. Or they are probabilities, but
-            the loss needs logits.
+        BadInput: The network fails on the samples, or its outputs have the wrong shape. The error is also raised if the
+            outputs are probabilities, but the loss needs logits.
 
     Example:
         >>> import torch
@@ -98,7 +98,7 @@ def check_finite_outputs(net: Net, out: Tensor, when: str) -> None:
 
 
 def try_training(net: Net, rows: Tensor) -> None:
-    """Checks the outputs of a user's own network in training mode, and that the outputs have a gradient.
+    """Checks that the outputs of a user's own network in training mode fit the loss, and have a gradient.
 
     A copy of the module is checked, so that running statistics do not change. A module that cannot be copied is not
     checked. `rows` are some network inputs, `[n, ...]`.
@@ -147,9 +147,9 @@ def try_factory(make: Callable[[], nn.Module], name: str, models: int) -> None:
     `name` is the network's name in messages. If `models` is 1, the model may begin at fixed values.
 
     Raises:
-        BadInput: Two calls return the same parameters. Or two calls with the same random key return different values.
-            Or all calls return the same values although there are several models. Or parameters have a wrong type or
-            are not finite.
+        BadInput: Two calls return the same parameters, or two calls with the same random key return different values.
+            There are several models, but all calls return the same values. Parameters have a wrong type, or are not
+            finite.
 
     Example:
         >>> one = nn.Linear(4, 2)
@@ -210,9 +210,10 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Returns why the outputs for a sample may depend on the other samples of its batch. None means that they do not.
 
     The outputs for three samples are computed twice: alone, and in a batch with further samples. If `training` is True,
-    their gradients are compared, too. This is done for the initial parameters and for parameters nearby. Otherwise a
-    gate that is closed at first would hide the layers after it. Training uses double precision if the module accepts
-    it. `example` is one network input, whose values do not matter.
+    their gradients are compared, too. The comparison is made with the initial parameters, and again with parameters
+    near them. The initial parameters alone would not suffice: a gate that is closed at first would hide the layers
+    after this gate. In training mode, the module computes in double precision if it can. `example` is one network
+    input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of
@@ -243,8 +244,8 @@ def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
 def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) -> Tensor:
     """Returns random network inputs for a trial, `[number, ...]`. `example` is one network input.
 
-    If it holds tokens (integers), the inputs are 0 or 1, because every vocabulary has these tokens. Other inputs are
-    standard normal, with the type of `like`. All inputs are on the device of `like`.
+    If this input consists of tokens (integers), the random inputs are 0 or 1, because every vocabulary has these
+    tokens. Other inputs are standard normal, with the type of `like`. All inputs are on the device of `like`.
     """
     numbers = torch.from_numpy(rng.normal(key, number * max(1, example.numel()))).view(number, *example.shape)
     return numbers.to(like) if example.is_floating_point() else (numbers > 0).to(like.device, example.dtype)
@@ -253,7 +254,8 @@ def make_inputs(example: Tensor, number: int, *, like: Tensor, key: rng.Keys) ->
 def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: int) -> Tensor:
     """Computes the outputs for n samples.
 
-    Returns a vector of the outputs for the first 3 samples, followed in training by their gradient.
+    Returns the outputs for the first 3 samples as a vector. In training mode, the gradient of a weighted sum of these
+    outputs is appended.
     """
     x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
     tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}

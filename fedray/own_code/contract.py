@@ -80,7 +80,7 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _write(value: Any, depth: int) -> str:
-    """Returns a value as text. For a value that cannot be compared, this is the name of the type."""
+    """Returns a value as text. For a value that cannot be compared, the text is the name of its type."""
     if isinstance(value, Tensor | np.ndarray):
         return _write_array(value)
     if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
@@ -169,7 +169,7 @@ def mark(thing: Any) -> Any:
 
 
 def is_changed(thing: Any, before: Any) -> bool:
-    """Returns whether an object has changed since it was marked. New entries of a dict or list are no change."""
+    """Returns whether an object has changed since `mark` recorded it. New entries of a dict or list are ignored."""
     now = mark(thing)
     if isinstance(thing, dict):
         return any(key not in now or now[key] is not value for key, value in before.items())
@@ -245,14 +245,14 @@ def contract(
         where: The beginning of messages.
         function: The user's function.
         returns: A function that takes the result and the arguments. It returns in words what is wrong with the result,
-            or None.
+            or None if nothing is wrong.
         arguments: The arguments of the function, such as "state, stats, t". None means that they are not checked here.
         again: Whether the result has to depend only on the arguments.
         remedy: The end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: The function cannot be called with these arguments. The returned function raises this error, too: for
-            a wrong result, or for different results of two equal calls.
+        BadInput: The function cannot be called with these arguments. The returned function also raises this error if
+            the result is wrong, or if two equal calls have different results.
         FedrayError: Raised by the returned function if the user's function raises an exception.
 
     Example:
@@ -331,11 +331,11 @@ def _are_close(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def check_fields(where: str, thing: Any, path: str = "") -> None:
-    """Checks whether the numbers and words in a dataclass or a named tuple fit the type hints of its fields.
+    """Checks whether the numbers and named choices in a dataclass or a named tuple fit the type hints of its fields.
 
     A number must be finite and at least 0. Some counts, such as the number of models, must be at least 1. Fields that
-    hold functions are not checked here. `path` leads from the object that `where` names to `thing`, and ends with a
-    dot. It is empty for the object itself.
+    hold functions are not checked here. Messages begin with `where`, which names an object. If `thing` is a part of
+    this object, `path` has the names of the fields that lead to the part, such as `local.`. Otherwise `path` is empty.
 
     Raises:
         BadInput: A field has a wrong value.
@@ -368,7 +368,7 @@ def _read_hints(kind: Any) -> dict[str, Any]:
 
 
 class RecordedOptions(Mapping[str, Any]):
-    """A mapping that records which keys are used. Iteration over the mapping counts as use of all keys.
+    """A mapping that records which keys are used. An iteration over the mapping counts as a use of all keys.
 
     Example:
         >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})

@@ -51,9 +51,9 @@ def name_callable(thing: Any) -> str:
 def hash_source(*things: Any) -> dict[str, str]:
     """Returns a dict from the qualified names of functions and classes to SHA-256 digests of their source.
 
-    The dict covers the given code, and the user's code that it uses. The digest of a function or class is an empty text
-    if there is no source. This happens for built-in functions, code typed into an interpreter, and two lambdas in the
-    same line.
+    The dict covers the given code, and the user's code that the given code uses. The digest of a function or class is
+    an empty text if there is no source. This happens for built-in functions, code typed into an interpreter, and two
+    lambdas in the same line.
 
     Example:
         >>> from textwrap import dedent
@@ -289,7 +289,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str | None:
-    """Returns the innermost file and line of the user's code in an exception's traceback, or None if there is none.
+    """Returns the innermost file and line of the user's code in an exception's traceback, or None without such code.
 
     The path of a file below the working directory is relative to this directory. Installed packages, Python itself and
     fedray are not the user's code.
@@ -319,7 +319,9 @@ def name_type(value: Any) -> str:
 
 
 def takes_positional(thing: Callable[..., Any], number: int, keywords: Iterable[str] = ()) -> bool:
-    """Returns whether an object can be called with the given arguments, or True if its signature is unknown.
+    """Returns whether an object takes `number` positional arguments and the given keywords.
+
+    If the signature of the object is unknown, the result is True.
 
     Example:
         >>> takes_positional(lambda x, y: ..., 2), takes_positional(lambda x, *, y: ..., 1)
@@ -340,8 +342,8 @@ def explain_uncallable(
     """Returns why fedray cannot call a user's function, or None if it can.
 
     The result continues a sentence whose subject is "it" or a name. `arguments` has the positional arguments of the
-    call, such as "state, stats, t". It is empty if there are none. `classes` says whether a class is accepted, too. If
-    so, a call makes an object of the class.
+    call, such as "state, stats, t". It is empty if there are none. `classes` says whether a class is accepted, too. A
+    call of a class makes an object of this class.
 
     Example:
         >>> explain_uncallable(lambda outputs, targets: ..., "outputs, targets, context")
@@ -385,7 +387,7 @@ def _shorten_path(file: str) -> str:
 
 
 def import_modules(modules: Iterable[str], where: str = "--import") -> None:
-    """Imports modules in this process, also from the working directory.
+    """Imports the user's modules in this process, also from the working directory.
 
     If there are modules, the working directory is added to the import path. `modules` has names, such as `mine` or
     `package.mine`, or files, such as `code/mine.py`. If a file does not exist (for example, on a different machine),
