@@ -48,7 +48,8 @@ class StartedJob(NamedTuple):
 class KnownJobs(NamedTuple):
     """The J jobs that end at the known server steps. A server step is known if its time is already computed.
 
-    Each array `[J]` is sorted by server step, then by model, then by arrival.
+    All arrays are `[J]`. The jobs are sorted by server step and then by world. In each world, jobs whose uploads the
+    step uses come first, sorted by model and then by arrival.
 
     Attributes:
         client: Client of each job.
@@ -502,7 +503,7 @@ class Horizon:
         Args:
             lines: The timeline of each world.
             models: K, the number of models.
-            last: The last server step of the run, from 1.
+            last: Number of server steps of the run.
         """
         self.lines, self.open = lines, list[tuple[int, int]]()
         self._models, self._last, self._first = models, last, 0

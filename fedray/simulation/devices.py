@@ -26,8 +26,8 @@ class Links:
     """Speeds of links (network connections of devices) over time.
 
     An entry is valid from its start until the next entry of the same client starts. If a client's entries repeat, the
-    last entry is also valid before the first entry starts. If they do not repeat, the first entry is valid from second
-    0 on.
+    last entry is also valid before the first entry starts. If the entries do not repeat, the first entry is valid from
+    second 0 on.
 
     Attributes:
         client: Client of each entry, `[n]`, in ascending order.
@@ -389,8 +389,8 @@ class CountingRule:
 def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seeds: IntArray, t: int) -> IntArray:
     """Lets some participants of each world train for fewer epochs, and returns each job's number of steps, `[J]`.
 
-    Such a participant trains all of its models for the same number of epochs. The number is uniform from 1 to the usual
-    number.
+    Such a participant trains all of its models for the same number of epochs. The number of epochs is drawn uniformly
+    from 1 to the usual number.
 
     Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, *Federated Optimization in Heterogeneous Networks*, MLSys 2020,
     section 5.2.

@@ -109,7 +109,7 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def follow_course(
     best: list[list[float]], values: Sequence[float | None], round: int, *, lower: bool, min_delta: float = 0.0
 ) -> bool:
-    """Stores new values that are better than the best values so far. Returns whether there were any.
+    """Replaces the best values so far by better new values. Returns whether any value was replaced.
 
     Args:
         best: One entry for each world, or a single entry for the mean of all worlds. An entry is a list of the best
@@ -512,7 +512,7 @@ def _ask_clients(
     If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
 
     Returns:
-        The sums over the first and the second uploads, and the results of the jobs with all errors.
+        The sums over the uploads of both times, and the results of the jobs with the errors of both times.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)

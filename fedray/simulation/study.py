@@ -153,8 +153,9 @@ class Evaluation:
         dropout_at_test: Whether networks predict with dropout (`fedray.models.net`).
         ood: Whether the uncertainty of predictions is compared between out-of-distribution inputs and test samples.
         train: Whether every score is also computed on the clients' training samples.
-        by_tier: Whether every score of clients of the run is also computed for each tier and for all tiers together.
-        personal: Whether every score is also computed for the clients of the run, each with its own models or weights.
+        by_tier: Whether scores of the run's clients are also averaged over the clients of each tier, and over all
+            clients.
+        personal: Whether the run's clients are also scored on their own samples, each with its own models or weights.
     """
 
     every: int = 1
@@ -316,7 +317,7 @@ class Study:
 
     @property
     def init_seeds(self) -> IntArray:
-        """The seed of each world's first models, `[worlds]`."""
+        """The seed of each world's initial models, `[worlds]`."""
         return self.seeds if self.starts is None else self.starts
 
     @property

@@ -100,8 +100,8 @@ class Block(NamedTuple):
         reading: The values that a user's or method's code in local training may use. None means that the round is 0,
             and that clients received `start`.
         couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
-        drops: The rules by which inputs of linear layers are dropped. The masks are computed from `keys`. Without
-            rules, any dropout is left to the network's module.
+        drops: The rules that replace dropout layers. The dropout masks are computed from `keys`. Without rules, the
+            network's module computes its dropout itself.
         source: The data from which compiled kernels read the batches. None means that the batches come from `read`.
     """
 
@@ -418,7 +418,7 @@ def change_batches(rules: Sequence[Augmentation], x: Tensor, y: Tensor, steps: S
         steps: The steps and lanes of the batches.
 
     Raises:
-        BadInput: A user's function returned something of another shape, or numbers that are not finite.
+        BadInput: A user's function returned something of a wrong shape or type, or numbers that are not finite.
         FedrayError: A user's function raised an exception.
     """
     numbers = steps.first + np.arange(len(x))[:, None]
@@ -524,8 +524,8 @@ def make_optimizer(
         anchor: The models towards which the steps pull, stacked like the parameters. Without a pull, it may be empty.
         offset: The vectors that are added to the gradients, stacked like the parameters. If it is empty, nothing is
             added.
-        velocities: The list in which SGD with momentum keeps its velocities between steps. Velocities begin at zero if
-            the list is empty. None means a new list.
+        velocities: The list in which SGD with momentum keeps its velocities between steps. If the list is empty, the
+            velocities begin at zero. None means a new list.
 
     Example:
         Two lanes have one parameter each. The gradient of the second lane is 0.

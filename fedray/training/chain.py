@@ -228,7 +228,7 @@ def _join(sides: Sequence[int]) -> Any:
 
 
 def find_changed_call(module: nn.Module) -> str | None:
-    """Returns why a call of a module may differ from the `forward` of its class. None means that there is no reason.
+    """Returns why a call of a module may differ from the `forward` of its class. None means that both are the same.
 
     The reason completes the sentence "its forward ...".
     """

@@ -232,8 +232,8 @@ def _choose_for_code(
 def _choose_width(d: int, device: str, floats: int | None = None) -> int:
     """Returns how many models of d parameters are trained together.
 
-    The number is at least 2. If it is larger, these models together have at most `floats` parameters. None means the
-    limit for the device.
+    The number is at least 2. If it is larger, these models together have at most `floats` parameters. If `floats` is
+    None, the limit is that of the device.
     """
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 

@@ -141,7 +141,7 @@ def read_features(net: Net, watched: Watched) -> Tensor:
 
 
 class LaneCode(NamedTuple):
-    """The network and the settings of a training with a method's or user's code.
+    """The network and the settings of local training with a method's or user's code.
 
     Attributes:
         net: The network.
@@ -495,7 +495,7 @@ def _call_one(function: Callable[..., Any]) -> Callable[..., Any]:
 def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
     """Returns the functions that compute the gradients of one client by autograd.
 
-    The function `step` of the result changes `buffers` in place. The other functions leave them as they are.
+    The function `step` of the result changes `buffers` in place. The other functions do not change `buffers`.
     """
     net = written.net
 
@@ -601,8 +601,8 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Only a loss for regression that reads no other values is tried. The usual mistake is that outputs are `[B, 1]` and
-    targets `[B]`, so torch broadcasts both to `[B, B]`.
+    Losses are tried only for regression, and only if they use nothing but outputs and targets. The usual mistake is
+    that outputs are `[B, 1]` and targets `[B]`, so torch broadcasts both to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False

@@ -35,7 +35,7 @@ class LayerShape(NamedTuple):
 
     Attributes:
         prefix: Modules without parameters before the first layer.
-        layers: For each linear layer, the activation after it (or None), and whether it has a bias.
+        layers: For each linear layer, the activation after it (or None), and whether the layer has a bias.
     """
 
     prefix: tuple[nn.Module, ...]
