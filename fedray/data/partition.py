@@ -428,8 +428,8 @@ def dirichlet_clients(
 
     Client i gets the class shares `q_i ~ Dir(alpha, ..., alpha)` and n_i samples. Iterative proportional fitting begins
     with the table `n_i q_ic`. The fitting alternates between scaling the rows to the sizes n_i and the columns to the
-    sizes of the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet` draws
-    the shares of the clients for each class.
+    sizes of the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet`
+    draws the shares of the clients for each class.
 
     Source: Hsu et al. 2019 (class shares). The paper draws them from Dir(alpha p), where p are the class shares in the
     whole data set. Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes in addition to class
