@@ -4,10 +4,9 @@ Plain layers are linear layers, convolutions, activations and poolings. A chain 
 """
 
 import copy
-import io
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -75,7 +74,7 @@ def trace_chain(module: nn.Module, sample: tuple[int, ...]) -> Chain:
         reader = _Reader(copy.deepcopy(module).train(), sample)
     except Exception as error:
         raise Unread(f"belongs to a module that cannot be copied ({type(error).__name__})") from None
-    with rng.watch_generators(), warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    with rng.watch_generators(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return reader.read()
@@ -421,7 +420,7 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
     module, untouched = (copy.deepcopy(net.module).double() for _ in range(2))
     layers, plain = nn.Sequential(*chain.layers), found.net.layout
     layout = Layout(tuple(name for name, _ in layers.named_parameters()), plain.shapes, plain.trainable)
-    with rng.watch_generators() as have_changed, warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    with rng.watch_generators() as have_changed, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number, (n, training) in enumerate(((5, True), (1, False), (3, False), (8, True))):
             x = torch.from_numpy(rng.normal(rng.keys(number, "recognize"), n * max(1, torch.Size(sample).numel())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -232,25 +233,24 @@ def test_what_is_not_a_chain_of_plain_layers_is_not_taken_for_one(kind: str) -> 
         assert engine.name in ("vmap", "loop")
 
 
-def test_reading_a_module_leaves_it_and_the_generators_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_a_module_leaves_it_and_the_generators_and_stdout_as_they_were() -> None:
+    stdout, seen = sys.stdout, set[object]()
+
     class Loud(TwoLayers):
         def between(self, h: Tensor) -> Tensor:
-            print("computing", h)
+            seen.add(sys.stdout)  # a replaced stdout can be lost when two runs are read in two threads
             return torch.relu(h)
 
     for module in (Loud, Counting):
         net = net_of(module, "own", "cross_entropy", 4)
         net.module.eval()
-        before = {k: v.clone() for k, v in net.module.state_dict().items()}
-        drawn = torch.get_rng_state()
+        drawn, before = torch.get_rng_state(), {k: v.clone() for k, v in net.module.state_dict().items()}
         recognize(net, ROW, torch.float32)
         assert torch.equal(drawn, torch.get_rng_state())
         assert all(torch.equal(v, before[k]) for k, v in net.module.state_dict().items())
-        assert all(
-            v.device.type == "cpu" and not part.training for part in net.module.modules() for v in part.parameters()
-        )
-        assert vars(net.module).get("calls", 0) == 0
-    assert capsys.readouterr().out == ""
+        assert {v.device.type for v in net.module.parameters()} == {"cpu"}
+        assert not any(part.training for part in net.module.modules()) and "calls" not in vars(net.module)
+    assert seen == {stdout}
 
 
 def test_the_loop_trains_modules_that_flatten_by_view() -> None:
