@@ -252,7 +252,7 @@ ROWS = {
 
 
 def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row of the benchmark. Its argument says whether to measure quickly."""
+    """Returns the function that measures a row of the benchmark. The function takes whether to measure quickly."""
     found: Callable[[bool], list[BenchResult]] = getattr(import_module("fedray.bench.works"), ROWS[name])
     return found
 

@@ -147,7 +147,7 @@ def generated(number: int, per_round: int) -> BenchWork:
 
 
 def boston(epochs: int, fold: int | str = "all") -> BenchWork:
-    """Makes a benchmark of Boston housing. Its 10 clients train once, for many epochs, in batches of one sample."""
+    """Makes a benchmark of Boston housing. 10 clients train for `epochs` epochs, in batches of one sample."""
     keys = fedavg_scenario(10, 10, batch_size=1, epochs=epochs, lr=0.01)
     keys["data"] = {"name": "uci/bostonHousing", "fold": fold}
     keys["model"] = {"name": "mlp", "objective": "half_mse"}
@@ -213,7 +213,7 @@ class Unrecorded:
 
 
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
-    """Returns a function that simulates further rounds of a study, and the progress that it updates.
+    """Returns a function that simulates further rounds of a study, and the `Progress` that this function updates.
 
     Rounds are neither evaluated nor saved. `runtime` runs the jobs. None means this process.
 
@@ -269,7 +269,7 @@ PlainRound = Callable[[Federation, int, ChooseClients, DealBatches], None]
 
 
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
-    """Runs a round of FedAvg in plain PyTorch. Clients train the global model, which becomes the mean of the results.
+    """Runs a round of FedAvg in plain PyTorch. The global model becomes the mean of the clients' trained models.
 
     `t` is the number of the round, from 0. `choose` takes a round and returns its clients. `deal` takes a round and a
     client, and returns the client's batches.
@@ -377,7 +377,7 @@ def draw_at_random(world: Federation, study: Study) -> tuple[ChooseClients, Deal
 
 
 def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatches]:
-    """Returns functions that give the clients and batches that fedray draws.
+    """Returns two functions, which choose the same clients and batches as fedray.
 
     A plain loop with these functions reaches the same weights as fedray.
     """

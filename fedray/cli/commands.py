@@ -337,7 +337,10 @@ _WRONG_PATH = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELO
 
 @contextmanager
 def exit_with_one_line() -> Iterator[None]:
-    """Ends the program with one line instead of a traceback. The status is 2 for bad input and 1 for other failures."""
+    """If the `with` block fails, ends the program with one line instead of a traceback.
+
+    The exit status is 2 for bad input, and 1 for other failures.
+    """
     try:
         yield
     except FedrayError as error:
@@ -382,7 +385,7 @@ for _command in (  # in the order of `fedray --help`
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the program, and also reports wrong arguments in one line.
+    """Runs the command line. Errors of the user, such as wrong arguments, are reported in one line.
 
     Example:
         >>> main(["list", "partitions"])  # doctest: +ELLIPSIS

@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # torch and Optuna are slow to import
 
 
 def path(text: str) -> Path:
-    """Converts the text of an argument or option to a path. Expands `~`, which no shell does in `--out=~/run`."""
+    """Converts an argument or option to a path. Expands `~`, because shells do not expand it in `--out=~/run`."""
     return expand_user_path("the path", text)
 
 
@@ -414,7 +414,7 @@ def compare_command(
 def _confirm_picture(option: str, out: Path) -> None:
     """Checks a file name before any computation.
 
-    The ending must be that of a picture, and the folder must be writable.
+    The ending must be `.png`, `.svg` or `.pdf`, and the folder must be writable.
     """
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")

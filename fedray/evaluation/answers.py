@@ -152,7 +152,7 @@ RowsOfClient = Callable[[int], WeightedRows]  # from a client to the samples on 
 
 
 def count_known(study: Study) -> int:
-    """Returns how many clients are scored individually. They are the first clients of the run."""
+    """Returns the number of clients that are scored individually. These clients are the first of the run."""
     return min(study.clients.number, EVALUATED_CLIENTS)
 
 
@@ -181,10 +181,10 @@ def share_labels(study: Study, world: int) -> FloatArray:
 def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
-    If test samples belong to clients, a client is scored on its own test samples, if any. Otherwise it is scored on the
-    common test samples of its classes. Weights give each class its share in the client's training samples. In a
-    regression all common test samples count. If groups of clients have changed copies of the test samples, only the
-    copies of the client's group count.
+    If test samples belong to clients, a client is scored on its own test samples. Otherwise it is scored on the common
+    test samples of its classes. The samples are weighted, so that each class has its share in the client's training
+    samples. In a regression all common test samples count. If groups of clients have changed copies of the test
+    samples, only the copies of the client's group count.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -270,7 +270,7 @@ def value_each(
         find: A function that takes a client and returns its samples.
         value: A function that computes the values of a client's samples.
         group: A function that takes a client and returns its group. Clients of a group predict alike, so the values
-            are computed only once for a group. A client with the group None is computed by itself.
+            are computed only once for a group. None means that the client is in no group.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -363,8 +363,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the slice
-    predicts only once.
+    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the predictions
+    of the slice are computed only once.
 
     Args:
         host: The process with the private data of the clients.
@@ -412,7 +412,7 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
         client's test samples, and the second row for its held-out samples. Without samples, a score is NaN. In a
-        personal pass a client trains K models that stay at the client. It predicts with their average.
+        personal pass a client trains K models that stay at the client. The predictions of these models are averaged.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -420,8 +420,8 @@ def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
 def pick_own_models(host: Host, state: State, world: int, client: int) -> Tensor:
     """Returns a client's own models `[K, d]`.
 
-    A client may train its models in several passes with different settings. The pass with the best score on held-out
-    samples counts.
+    A client may train its models in several passes with different settings. The returned models are of the pass with
+    the best score on held-out samples.
     """
     rows = host.own_models(state, world, client)
     passes = rows.view(-1, host.study.method.phase.models, rows.shape[1])
@@ -727,7 +727,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
 
 
 def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models: int) -> FloatArray:
-    """Reads the weights over the K models that the first clients of a world store, `[clients, K]`.
+    """Reads the stored weights of a world's first clients over the K models, `[clients, K]`.
 
     A client that stores no weights has NaN.
 

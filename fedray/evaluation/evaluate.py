@@ -200,7 +200,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether clients may differ in their weights over the models, by `predict.gamma` or by tier."""
+    """Returns whether clients may differ in their weights over the models, because of `predict.gamma` or of tiers."""
     return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
 
 

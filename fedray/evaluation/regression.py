@@ -125,7 +125,7 @@ def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residua
 def score_regression(of: Members) -> dict[str, Any]:
     """Returns all scores of the ensemble, and the scores of each of its K models as `member_...`, `[K]` each.
 
-    A prediction has no variance if the model predicts none and no noise is added. It then gets the variance of the
+    If a model predicts no variance and no noise is added, the variance of its predictions is the variance of the
     residuals on training samples.
     """
     score = partial(regression.regression_scores, y=of.y, floor=of.floor)
@@ -178,8 +178,8 @@ def predict_targets(
 def propagate_variance(x: Tensor, spread: Tensor) -> Tensor:
     """Returns the variance of a linear layer's output, `[n]`, from the covariance of its parameters (FedAG eq. 6).
 
-    It is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are the
-    weights, followed by the bias if there is one. The input of the bias is 1.
+    The variance is `x diag(spread) x^T`, or `x spread x^T` if `spread` is a full covariance matrix. The parameters are
+    the weights, followed by the bias if there is one. The input of the bias is 1.
 
     Args:
         x: Inputs of the layer, `[n, p]`.

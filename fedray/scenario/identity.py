@@ -1,7 +1,7 @@
 """Finds the keys of a scenario that decide the results of a run, and the keys that changed since the run began.
 
-The file `identity.json` of a run directory holds these keys with their values. So fedray notices a changed
-`scenario.yaml` when the run is resumed.
+The file `identity.json` of a run directory has the keys that decide the results, with their values. So fedray notices a
+changed `scenario.yaml` when the run is resumed.
 
 Example:
     >>> began = list_result_keys({"seed": 0, "runtime": "ray", "local": {"lr": 0.1}})
@@ -130,7 +130,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value with which a key has the effect that older versions had without the key.
+    """Returns the value of a newer key that gives the behavior of versions without this key.
 
     Returns `UNSET` for a key that older versions have, too.
     """

@@ -26,8 +26,8 @@ class Key(NamedTuple):
         text: The description of the key.
         meaning: The values that the key may have.
         default: The value if a scenario does not set the key. `REQUIRED` means that the key must be set.
-        needs: A second key, and the values that it must have if this key is to act. None means that this key always
-            acts.
+        needs: A second key, and the values of the second key with which this key has an effect. None means that this
+            key always has an effect.
         section: Whether the key is a section, which holds further keys.
     """
 
@@ -148,7 +148,7 @@ def _list_all_options() -> Iterator[tuple[str, str, str, Option]]:
 
 @cache
 def read_option_texts() -> dict[str, dict[str, str]]:
-    """Returns the descriptions of options, by kind and option. Options of methods are not among them."""
+    """Returns the descriptions of options, by kind and option. Options of methods are left out."""
     texts: dict[str, dict[str, str]] = load_yaml(Path(__file__).with_name("option_texts.yaml"))
     return texts
 

@@ -55,8 +55,8 @@ def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collectio
     """Checks that each tier is named by exactly one network, if any network names a tier.
 
     Raises:
-        BadInput: Some networks name tiers, but a tier is named by none or by several. Or a network names a tier that
-            does not exist.
+        BadInput: Some networks name tiers, but a tier is named by no network or by several networks. Or a network
+            names a tier that does not exist.
     """
     named = [str(one.get("tier")) for one in networks]
     if any("tier" in one for one in networks) and sorted(named) != sorted(tiers):
@@ -115,8 +115,8 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     """Returns the number of clients of each tier.
 
-    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers with neither key
-    get equal parts of the rest. Numbers are rounded by largest remainder.
+    A tier with a `number` has this many clients. The remaining clients are divided by `share`. Tiers without `number`
+    and `share` get equal parts of the rest. Numbers are rounded by the method of the largest remainder.
 
     Example:
         >>> from fedray.scenario.sections import TierKeys
@@ -259,7 +259,7 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 
 
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the defaults of a method, with tiers that fit those of the user.
+    """Returns the defaults of a method, with tiers that fit the user's tiers.
 
     If the user has a tier of another name, the default tiers that the user does not name are dropped. If the user gives
     a share or a number for any tier, all default shares and numbers are dropped.
@@ -345,10 +345,11 @@ def read_scenario(
     explicit: bool = True,
     own: Collection[str] = (),
 ) -> Scenario:
-    """Returns the scenario of a file, of a dict, or of YAML text (which has a line break or `: `).
+    """Returns the scenario that a file, a YAML text or a dict describes.
 
     Args:
-        source: Path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts.
+        source: Path of a YAML file, name of a scenario that comes with fedray, YAML text, or nested dicts. A text with
+            a line break or `: ` is read as YAML.
         overrides: `key.path=value` strings with values as in YAML, or a mapping of dotted or nested keys. The value
             None (or nothing after `=`) removes a key, so that its default applies.
         explicit: Whether keys that have no effect are refused. If a key has no effect because of an override or a cell,

@@ -419,7 +419,7 @@ def explain_unknown_key(
     owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """Returns the error's line for a key that a section does not have. The line suggests the key that was meant.
+    """Returns the line of an error about a key that a section does not have. The line suggests a remedy.
 
     `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method.
     `sections` maps other sections to their keys. None means unknown.

@@ -269,7 +269,7 @@ def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) 
 def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath = ()) -> Tree:
     """Returns the keys that `merge_keys` has to merge into `base` to get `cell`.
 
-    Keys that differ have their value in `cell`. Keys that `cell` lacks have the value None.
+    A key that differs gets its value from `cell`. A key that `cell` lacks gets the value None.
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):

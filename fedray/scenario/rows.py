@@ -36,7 +36,7 @@ from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
 @dataclass(frozen=True)
 class Case:
-    """A key of a resolved scenario, and the facts that decide whether the key acts and its value fits.
+    """A key of a resolved scenario, and facts that decide whether the key has an effect and a valid value.
 
     Attributes:
         scenario: The scenario.
@@ -638,7 +638,7 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def says_nothing(key: str, value: Any) -> bool:
-    """Returns whether a value of a key requests nothing special. Such a value is accepted in every scenario.
+    """Returns whether a value of a key changes nothing, such as None. Such a value is accepted in every scenario.
 
     Example:
         >>> says_nothing("clients.tiers.weak.width", 1.0), says_nothing("rounds", 1)

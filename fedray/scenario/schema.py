@@ -98,7 +98,7 @@ class DataKeys:
         test_clients: The number of clients that never train, their share of all clients, or a list of their names.
             Their training samples are the test samples, and the test samples of the data set are not used. The seed of
             a replicate decides which clients never train. With `fold: all` each client is kept out in exactly one fold.
-            So with `1` each fold keeps out one client.
+            So with `test_clients: 1` each fold keeps out one client.
         standardize: Whether the inputs of networks are standardized with the statistics of the training samples.
             With `false` inputs stay as they are, and pixels are numbers from 0 to 255.
         scale: The scale of the inputs of networks. `standard` gives `(x - mean) / sd` over all training samples. In a

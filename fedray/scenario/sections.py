@@ -144,7 +144,7 @@ class ParticipationKeys:
         max_staleness: The largest staleness of an upload that the server uses. The server receives staler uploads and
             counts their bytes, but does not use them (status `stale`). None means no limit.
         staleness_a: The number a in the formula of `staleness`. The larger it is, the faster weights fall.
-        staleness_b: The number b in the formula `hinge`: the staleness, in server steps, up to which uploads have
+        staleness_b: The number b in the formula `hinge`. An upload with a staleness of at most b server steps has
             weight 1.
     """
 

@@ -110,7 +110,7 @@ class LocalKeys:
         last_batch: What happens to the last batch of an epoch if it has fewer than `batch_size` samples. With `keep`
             the client trains on this batch. With `drop` the batch is left out, unless it is the only batch. With
             `merge` its samples are added to the previous batch.
-        epochs: The number of passes over the samples of the client in a round (default 10, unless `steps` is set).
+        epochs: The number of passes over the samples of the client in a round. The default is 10 if `steps` is not set.
         steps: The number of optimizer steps of a client in a round, instead of `epochs`.
         pull: The weight mu of the proximal term `mu / 2 |w - w_start|^2`.
         loss: Name of a loss that your module registers, used instead of the loss of the network.
@@ -149,7 +149,8 @@ class CompressKeys:
 
     Attributes:
         kind: The kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
-            entries of largest magnitude, with `randomk` random entries, and with `int8` 8 bits for each entry.
+            entries of largest magnitude. With `randomk` it sends random entries. With `int8` it sends 8 bits for each
+            entry.
         ratio: A client with one model sends this share of the entries of its update.
         resource_ratio: The number of entries that a client with several models may send in total, divided by the number
             of entries that a client with one model sends (r of SHEFL). None means the number of models that the client
@@ -236,7 +237,7 @@ class EvaluateKeys:
             the metric first reached the value.
         personal: Whether every client of the run is also scored on its own samples, with its own model or its own
             weights over the ensemble's models. The scores are accuracy, log loss, Brier score and calibration
-            (`personal_accuracy`, `personal_nll`, ...), or RMSE and intervals.
+            (`personal_accuracy`, `personal_nll`, ...). In a regression the scores are RMSE and intervals.
         personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. The
             client starts from the models of the server, with the learning rate `local.lr`. Personal scores are measured
             after these steps. None means no such steps.
@@ -245,8 +246,8 @@ class EvaluateKeys:
         train: Whether the predictions for the training samples of all clients are also scored (`train_accuracy`,
             `train_nll`, ...). The difference from the test scores shows how far the models overfit.
         by_tier: Whether the predictions for clients of the run are also scored per tier (`tier_NAME_nll`) and over all
-            tiers together (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets, or
-            RMSE and intervals.
+            tiers together (`personal_nll`). The scores are likelihood, Brier score, calibration and conformal sets. In
+            a regression they are RMSE and intervals.
         ood: The out-of-distribution inputs, given as `noise` or as the name of a data set with inputs of the same
             shape. The predictions for these inputs should be less certain than predictions for test samples. None means
             no such inputs.

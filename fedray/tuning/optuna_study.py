@@ -229,7 +229,8 @@ def propose_values(
     """Proposes the values of a trial. An interrupted trial keeps its values.
 
     Returns:
-        A mapping from the key of each parameter whose conditions hold to its value, in Optuna's stored form.
+        A dict from the key of a parameter to its value, as Optuna stores the value. Parameters whose conditions do not
+        hold are left out.
     """
     study.sampler = make_sampler(keys, trial.number, 0)
     _ = trial.relative_params  # the joint draw, before the draws of single parameters

@@ -60,7 +60,7 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def finite(self, *which: int) -> list[FrozenTrial]:
-        """Returns the complete trials in which the objectives with these numbers have finite values."""
+        """Returns the complete trials with finite values of the objectives whose numbers, from 0, are in `which`."""
         return [trial for trial in self.done if all(math.isfinite(trial.values[i]) for i in which)]
 
     def acting(self, i: int) -> list[Parameter]:
@@ -71,7 +71,7 @@ class View(NamedTuple):
 def pick_course(objectives: Sequence[SweepObjective]) -> SweepObjective:
     """Returns the objective to draw over rounds.
 
-    It is the first objective that is not a running total. If all are running totals, it is the first objective.
+    It is the first objective that is not a running total. If there is no such objective, it is the first of all.
 
     Example:
         >>> from fedray.tuning.space import read_objective
@@ -204,7 +204,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 
 def figure_curves(view: View) -> Figure | None:
-    """Draws the metric of the objective that `pick_course` chooses, over the rounds of every training."""
+    """Draws a metric over the rounds of every training. `pick_course` chooses the objective with this metric."""
     late = np.array([value for r, v in view.curves.values() for value in v[(r >= 0.1 * r[-1]) & np.isfinite(v)]])
     if not len(late):
         return None
@@ -243,8 +243,9 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """Computes the share of an objective's variance that each parameter explains.
 
-    The result is empty if there are fewer than four trials, or if all have the same value. The shares are those of
-    fANOVA (Hutter et al., ICML 2014), or of PED-ANOVA (Watanabe et al., IJCAI 2023) if a parameter is conditional.
+    The result is empty if there are fewer than four trials, or if all trials have the same value. The shares are
+    computed by fANOVA (Hutter et al., ICML 2014). If a parameter is conditional, they are computed by PED-ANOVA
+    (Watanabe et al., IJCAI 2023).
     Parameters that cannot change the objective are left out. `i` is the number of the objective, from 0.
     """
     done = view.finite(i)
@@ -386,7 +387,7 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:
     """Collects from the study and the run directories what the pictures show.
 
-    The arguments are those of `write_page`.
+    The arguments have the same meaning as in `write_page`.
     """
     objectives, trials = sweep.objectives, study.get_trials(deepcopy=False)
     winners = [winner["number"] for winner in summary["winners"]]
@@ -426,7 +427,7 @@ def _sections(view: View) -> Iterator[Section]:
 
 
 def _draw_landscape(view: View) -> Iterator[Picture]:
-    """Draws how much each parameter matters, and the objectives over the values that trials tried."""
+    """Draws the importance of the parameters, and each objective against each parameter."""
     space = len(view.space)
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
     yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
@@ -436,7 +437,7 @@ def _draw_landscape(view: View) -> Iterator[Picture]:
 
 
 def _limit(shown: int, all_: int, what: str) -> str:
-    """Returns a sentence about the items that a picture leaves out. It is empty if the picture shows all items."""
+    """Returns a sentence about the items that a picture leaves out, or an empty text if it shows all items."""
     return f"{shown} of {all_} {what} are drawn; trials.parquet has all." if shown < all_ else ""
 
 

@@ -63,8 +63,8 @@ class SweepObjective:
 
     Attributes:
         name: The objective's name in the sweep file.
-        kind: "final" is a score at the end or within a budget, "total" the last value of a running total, and "reach"
-            the cost at which a score reaches a target.
+        kind: "final" means a score at the end or within a budget. "total" means the last value of a running total.
+            "reach" means the cost at which a score reaches a target.
         metric: The column of `rounds.parquet` with the score or the running total.
         direction: "maximize" or "minimize", which says whether a high or a low value is good.
         axis: The column with the cost. It is empty if there is neither a budget nor a target.
@@ -91,7 +91,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether the value is final, so that no round after the round of `row` can change it."""
+        """Returns whether the value is final because no round after the round of `row` can change the value."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -101,7 +101,7 @@ class SweepObjective:
 
 
 def read_cost(row: Row, name: str) -> float:
-    """Returns a cost of an evaluated round. It is the value of a column, or for `bytes` the sum of bytes up and down.
+    """Returns a cost of an evaluated round. `name` is a column, or `bytes` for the sum of bytes up and down.
 
     Example:
         >>> read_cost({"up_bytes": 30, "down_bytes": 70}, "bytes"), read_cost({"up_bytes": 30}, "up_bytes")
@@ -134,7 +134,7 @@ def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], 
 
 
 def read_objective(path: str, given: Any) -> SweepObjective:
-    """Reads an objective from a sweep file, where it is a name or `{name, direction, target, within_bytes, ...}`.
+    """Reads an objective of a sweep file, given as a name or as `{name, direction, target, within_bytes, ...}`.
 
     Example:
         >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
@@ -259,7 +259,7 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
 def judge_worlds(
     objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
 ) -> tuple[list[float], tuple[float | None, ...]]:
-    """Computes the mean of each objective over worlds, and its standard error sd / sqrt(worlds).
+    """Computes the mean of each objective over worlds, and the standard error of this mean, sd / sqrt(worlds).
 
     A *world* is one combination of a seed and a fold. A mean is rounded to 12 significant digits, because the order of
     a sum may change further digits. So trials with equally good scores have equal means. A standard error is None for a

@@ -79,7 +79,7 @@ class Sweep:
         objectives: The numbers to optimize.
         sampler: The section `sampler`, which says how values are proposed.
         pruner: The section `pruner`, which says which trials are stopped early.
-        trials: The total number of trials. None means the whole grid, or 20 for other samplers.
+        trials: The total number of trials. None means the whole grid with the sampler `grid`, and 20 otherwise.
         jobs: The number of workers that train at the same time.
         actors: The number of client actors that each trial uses on a cluster. With 0 each trial trains in its own
             process.
@@ -322,9 +322,10 @@ def _refuse_idle(sweep: Sweep) -> None:
 
 
 def _list_corners(sweep: Sweep) -> list[Values]:
-    """Lists the values of trials that change nothing, or set a single parameter to an extreme value.
+    """Lists the values of trials with which the space is checked.
 
-    Parameters that the `when` of this parameter names are set, too.
+    The first trial sets no parameter. Each other trial sets one parameter to an extreme value. It also sets the
+    parameters that the `when` of this parameter names.
     """
     return [{}, *(chosen for _, chosen in space.enumerate_corners(sweep.space))]
 

@@ -163,7 +163,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         state: "complete", "pruned" or "failed".
-        values: One value for each objective. It is empty if the task failed.
+        values: One value for each objective. The list is empty if the task failed.
         seconds: The wall time in which this task trained.
         rounds: The number of rounds that this task trained.
         total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
@@ -203,7 +203,7 @@ def hash_training(scenario: Scenario, inference: Sequence[str]) -> str:
 
 
 def train_job(job: TrialTask) -> Outcome:
-    """Trains or resumes the run of a task. If the run is finished, only scores it. Returns the outcome.
+    """Trains or resumes the run of a task, and returns the outcome. A finished run is only scored.
 
     A failure of the training becomes an outcome, but a fault of the machine ends the sweep.
     """
@@ -361,7 +361,7 @@ def make_workers(
 
     Args:
         number: The number of workers that train at the same time. If it is 1 and there is no cluster, this process
-            trains.
+            itself trains.
         base: The base scenario of the sweep. Trainings run as tasks on a Ray cluster if the runtime of the scenario is
             `ray`, or `auto` with an `address`.
         address: The address of an existing Ray cluster. None starts a cluster on this machine.
@@ -400,7 +400,7 @@ def make_workers(
 
 @contextmanager
 def _open_pool(number: int) -> Iterator[Submit]:
-    """Opens a pool of processes, and yields a function that submits tasks to the pool. The processes end with it."""
+    """Opens a pool of processes until the `with` block ends, and yields a function that submits tasks to the pool."""
     _start_tracker()
     others, ending = set(multiprocessing.active_children()), current_ending()
     pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), initializer=_end_with_parent)

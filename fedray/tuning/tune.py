@@ -89,8 +89,8 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
 def find_winners(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the best trial. With several objectives, returns the trials of the Pareto front.
 
-    The front is sorted by the first objective. The next objectives decide between trials that are equally good in the
-    first. Of trials with the same values of all parameters, only the first is returned.
+    The front is sorted by the first objective. If trials are equally good in it, the next objectives decide. Of trials
+    with the same values of all parameters, only the first is returned.
 
     Example:
         >>> study = optuna.create_study(direction="maximize")
@@ -392,8 +392,8 @@ class TrialResult:
     def run(self) -> Run:
         """Returns the run of the training from which the trial has its values. The run predicts as the trial did.
 
-        Several trials may share one training. If the trial that trained has a different section `predict`, the scores
-        in the run's tables are the scores of the trial that trained. A warning then says so.
+        Several trials may share one training. The run's tables have the scores of the trial that was trained. If that
+        trial has a different section `predict`, a warning says so.
 
         Raises:
             FedrayError: The trial has no training.
@@ -452,7 +452,7 @@ class SweepResult:
 
     @classmethod
     def from_path(cls, path: str | Path, *, modules: tuple[str, ...] = ()) -> "SweepResult":
-        """Opens the directory of a sweep, as `fedray tune` leaves it.
+        """Opens the directory of a sweep that `fedray tune` has written.
 
         Args:
             path: The directory of the sweep.
@@ -556,8 +556,8 @@ class SweepResult:
     def get_dataframe(self) -> Any:
         """Returns a pandas DataFrame with a row for each trial, and a column for each objective and parameter.
 
-        If the trials have several seeds or folds, there is a column `OBJECTIVE_standard_error` too. A searched key
-        replaces a column of the same name, such as `rounds`.
+        If the trials have several seeds or folds, there is a column `OBJECTIVE_standard_error` too. If a
+        searched key has the name of another column, such as `rounds`, the column has the values of the key.
         """
         fields = {name: self._fields(name) for name in ("values", "params")}
         known = {name for columns in fields.values() for name in columns}
