@@ -5,7 +5,7 @@ Source: Talpini, Savi, Neglia, *FedBEns: One-Shot Federated Learning based on Ba
 
 Formulas of fedbens:
     All clients train from the same $M$ starts (`models`). Client $k$ reaches the local optima $w_{k1}, \dots, w_{kM}$.
-    It sends each optimum with the diagonal $F_{km}$ of its Fisher matrix, which is measured as in `fedfisher`.
+    The client sends each optimum with the diagonal $F_{km}$ of the Fisher matrix at this optimum, as in `fedfisher`.
     Laplace's approximation describes the client's posterior as a mixture of Gaussians at the optima. The precisions
     $P_{km}$ of the Gaussians follow from the `temperature` $T$ and the `precision` $c$:
 

@@ -36,8 +36,8 @@ Deviations:
        samples.
     2. `damping` is added to every F_k. The authors' code has no such term in its descent. For Fisher merging, the
        authors' code takes the plain mean if `sum p_k F_k` is below 1e-6.
-    3. The authors' code quantizes weights and Fishers before it merges them. Here `compress` applies only to the model.
-       The diagonal is measured before the model is compressed, and is sent as it is.
+    3. The authors' code quantizes weights and Fisher diagonals before it merges them. Here `compress` applies only to
+       the model. The diagonal is measured before the model is compressed, and is sent as it is.
     4. The descent scores the model on the server's samples at the start, every 100 steps, and at the end. The authors'
        code scores the model after the first of every 100 steps. The server's samples (`validation` sets their share)
        belong to no client. In the authors' code they are 500 of the clients' samples.

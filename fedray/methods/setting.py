@@ -90,19 +90,20 @@ class Setting:
         features: A function that takes network inputs and returns the features in which the network is linear, `[n,
             p]`. None means that the network is not linear in any features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
-            student `[d]`. It is None if the server holds no inputs.
+            student `[d]`. `distil` is None if the server holds no inputs.
         distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
-            server, and how many samples these steps read. It is None if the server holds no inputs.
+            server, and how many samples these steps read. `distil_work` is None if the server holds no inputs.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
             samples. The key `method.validation` sets which share of all samples the server holds for this purpose.
             `score` is None if there are no such samples.
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
-            weights of each student, `[d]`. The students learn the mean prediction of all uploads. It is None if the
+            weights of each student, `[d]`. The students learn the mean prediction of all uploads. `fuse` is None if the
             server holds no inputs, or if the method has no `networks`.
-        walk: Random walk of the models over the clients, if there is no server.
-        stack: The base networks and the meta model of a stack, or the networks of `method.networks` and their clients.
-        ensemble: The dimensions of a boosted ensemble.
-        tier_nets: The network of each tier, for methods that slice the network. It is empty for all other methods.
+        walk: Random walk of the models over the clients. None means that there is a server.
+        stack: In methods with a meta model, such as stacking, the base networks and the meta model. With
+            `method.networks`, these networks and their clients. None for all other methods.
+        ensemble: The dimensions of an ensemble of decision trees (boosting and bagging). None for all other methods.
+        tier_nets: The network of each tier, for methods that slice the network. All other methods have an empty tuple.
         private: Layers of the network that stay with the clients (`local.private`).
         memory: Private layers that training uses, but prediction does not.
         options: The options of the method (`MethodSpec.options`).

@@ -119,7 +119,7 @@ def _list_held(thing: Any) -> list[Any]:
 def _list_globals(function: FunctionType) -> list[Any]:
     """Returns the globals that a function names.
 
-    For a global that is a user's module, attributes that the function names are included.
+    If a global is a user's module, the result also has the attributes of this module that the function names.
     """
     names = sorted(set(list_names(function.__code__)))
     values = [function.__globals__.get(name) for name in names]
