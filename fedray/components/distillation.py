@@ -98,7 +98,7 @@ class Distil:
         epochs: Number of passes over the server's inputs.
         lr: Learning rate, above 0.
         batch_size: Number of inputs per step.
-        temperature: Temperature of the teachers' probabilities, above 0. A temperature below 1 sharpens them.
+        temperature: Temperature of the teachers' probabilities, above 0. If it is below 1, probabilities are sharpened.
     """
 
     epochs: int = 20
@@ -188,8 +188,9 @@ class ServerRows(NamedTuple):
     """The server's own samples, in the form in which a network receives them.
 
     Attributes:
-        inputs: Inputs without labels, `[n, ...]`. Students learn on them.
-        x: Inputs of labeled samples, `[v, ...]`. A student's score on them decides when its training stops. v may be 0.
+        inputs: Inputs without labels on which students learn, `[n, ...]`.
+        x: Inputs of labeled samples, `[v, ...]`. A student's score on these samples decides when the student's training
+            stops. v may be 0.
         y: The labels or targets of `x`, `[v, ...]`.
     """
 

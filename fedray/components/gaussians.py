@@ -461,11 +461,11 @@ def make_prior(number: int, prior: float, p: int) -> Tensor:
 
 
 def place_posteriors(state: State, after: State, natural: Tensor, trained: Tensor) -> State:
-    """Returns the next state. In it each trained model holds its new posterior.
+    """Returns the next state, in which each trained model holds its new posterior.
 
     Args:
         state: The state before the server's step.
-        after: The state after the step of a server that averages. The float buffers are taken from it.
+        after: The state after the step of a server that averages. The float buffers are taken from this state.
         natural: Natural parameters of each model's posterior, `[R K, 2 p]` float64 (R worlds, K models).
         trained: Whether each model was trained, `[R K]`.
     """
@@ -598,7 +598,7 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
     product of all factors in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
 
     Args:
-        base: A server that averages. The float buffers are taken from it.
+        base: A server that averages. Its step computes the float buffers.
         rows: The order of the models in the state.
         alpha: Weight of the product of the prior and all factors, in (0, 1].
         kept: Multiple of a client's upload by which the client's factor changes in a round.

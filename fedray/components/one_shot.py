@@ -399,7 +399,7 @@ class Cycles(NamedTuple):
     Attributes:
         number: Number of cycles of a local training.
         per_cycle: Number of samples taken in each cycle.
-        samples: Number of kept samples, M. They are the last M samples.
+        samples: Number of kept samples, M. The last M samples of a local training are kept.
         exploration: Fraction of a cycle that passes before noise is added, in [0, 1).
 
     Example:

@@ -31,8 +31,8 @@ def handover_server(
 ) -> Server:
     """Returns a server that computes each model after its move to the next client.
 
-    A model that moves is compressed by `compress`. None means that models are sent as they are. A model that stays with
-    its client is not compressed.
+    A model that moves is compressed by `compress`. If `compress` is None, models are sent without compression. A model
+    that stays with its client is not compressed.
     """
     world_seed = np.array(seeds, dtype=np.int64)
 

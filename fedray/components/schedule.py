@@ -105,7 +105,7 @@ def find_odds(loss: FloatArray) -> FloatArray:
 
     Args:
         loss: Last loss of each of P clients on each of K models, `[P, K]`. NaN means that the client has not trained
-            the model. Such a model has the largest odds.
+            the model. The odds of such a model equal the client's largest odds.
 
     Returns:
         The odds `[P, K]`, above 0.
@@ -145,7 +145,7 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 
 
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
-    """Returns the method with three more tensors in its state. They serve rules that choose clients by loss or speed.
+    """Returns the method with three more tensors in its state, for rules that choose clients by loss or speed.
 
     There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client, and `client_round` `[R,
     N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the utility
@@ -262,16 +262,17 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns how many clients of each tier (class of devices) are invited to a round.
 
-    The round waits for `per_tier` clients of each tier, and `factor * per_tier` clients are invited. This number is
-    rounded up. It is at most the number of clients of the tier.
+    The round waits for `per_tier` clients of each tier, and `factor * per_tier` clients are invited. The number of
+    invited clients is rounded up, and is at most the number of clients of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Restricts the participants to the clients of a group. They keep their slots (positions among all participants).
+    """Restricts the participants to the clients of a group.
 
+    The remaining participants keep their slots (their positions among all participants).
     `members` takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:

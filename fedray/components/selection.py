@@ -177,8 +177,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 def draw_in_turn(clients: Clients, number: int) -> Participation:
     """Returns a participation rule that takes the next `number` clients in each round, by ascending id.
 
-    After the last client it begins again. Over many rounds, each tier (class of devices) takes part in proportion to
-    its size.
+    After the last client, the first client follows. Over many rounds, each tier (class of devices) takes part in
+    proportion to its size.
 
     Example:
         >>> from fedray.core.types import Tier

@@ -101,12 +101,13 @@ def by_tier(rows: Rows, tiers: int, weighting: Weighting = "uniform") -> Server:
 
 
 def paper_eq2(rows: Rows, tiers: Sequence[Tier]) -> Server:
-    """Returns SHEFL's server by eq. 2 as the paper prints it. It multiplies sums of deltas by coefficients.
+    """Returns SHEFL's server by eq. 2 as the paper prints it. The server multiplies sums of deltas by coefficients.
 
     There are two tiers (classes of devices): HPC, whose clients train several of the K models per round, and LPC, whose
-    clients train one. In a round H clients of HPC and L clients of LPC take part. The sum of HPC's deltas is multiplied
-    by `a_h = (H + L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is divided by H +
-    L. The result equals that of `by_tier` if and only if L = K and one client of LPC trained the model.
+    clients train one model. In a round H clients of HPC and L clients of LPC take part. The sum of HPC's deltas is
+    multiplied by `a_h = (H + L) / (2 K) * L / H`, and the sum of LPC's deltas by `a_l = (H + L) / 2`. The total is
+    divided by H + L. The result is the same as with `by_tier` if and only if L = K and one client of LPC trained the
+    model.
 
     Raises:
         BadInput: `tiers` is not a pair of a tier that trains several models per round and a tier that trains one model.
@@ -297,7 +298,7 @@ def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:
-    """Returns the function Krum. It takes n deltas and returns the one that is nearest to the others.
+    """Returns the function Krum, which takes n deltas and returns the delta that is nearest to the other deltas.
 
     The chosen delta has the smallest sum of squared distances to the `max(1, n - f - 2)` deltas nearest to it. If
     `multi` is true, the result is the mean of the n - f deltas with the smallest sums. The guarantee of the paper needs
@@ -351,7 +352,7 @@ def with_optimizer(
     """Returns a server with an optimizer. The pseudo-gradient `g` is the change of the models by the step of `base`.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1, the
-      result equals that of `base`.
+      result is the same as with `base`.
     - `adam` and `yogi` (Reddi et al. 2021, Alg. 2): `m <- momentum m + (1 - momentum) g` and `w <- w + lr m / (sqrt(v)
       + tau)`. v starts at tau^2. In `adam`, `v <- 0.99 v + 0.01 g^2`. In `yogi`, `v <- v - 0.01 g^2 sign(v - g^2)`.
 

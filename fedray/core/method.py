@@ -207,8 +207,8 @@ class Transform(NamedTuple):
         numbers: Number of random numbers in `StepContext.noise`. None means one per parameter.
         at: A function that takes parameters `[p]` and random numbers. It returns the parameters `[p]` at which the
             gradient is computed. None means the current parameters.
-        gradients: Number of gradients of the batch that a step computes besides the usual one. The virtual clock counts
-            them.
+        gradients: Number of gradients of the batch that a step computes in addition to the usual gradient. The virtual
+            clock counts these gradients.
     """
 
     init: Callable[[Tensor], Any]
@@ -273,7 +273,7 @@ class RateSchedule(NamedTuple):
 
 
 def reads_ensemble(loss: LocalLoss | None) -> bool:
-    """Returns whether a loss uses the outputs of all K models. Clients must then receive all of them."""
+    """Returns whether a loss uses the outputs of all K models. Clients must then receive all K models."""
     return loss is not None and ENSEMBLE in loss.reads
 
 
@@ -324,7 +324,7 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: Names of the user's functions that the class calls, and the arguments of each of them.
+        takes: Names of the user's functions that the class calls, and the arguments of each function.
     """
 
     takes: ClassVar[Mapping[str, str]] = {}
@@ -430,11 +430,11 @@ class Piece:
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices). There is none if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices), or no network if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's d values a tier's network holds in round t, as ascending positions, `[s]`."""
+        """Returns the ascending positions, `[s]`, of a model's values that a tier's network holds in round t."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -475,7 +475,7 @@ class Piece:
             tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. If a job has P further trainings, their results are returned instead, `[P * K, d]`.
+            K models, `[K, d]`. If a job has P further trainings, the models from these trainings, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -737,7 +737,7 @@ class Local:
     def count_work(self, models: int) -> float:
         """Returns how much a step computes, as a multiple of one forward and one backward pass over the batch.
 
-        `models` is the number of models, K. A loss may compute the outputs of all of them.
+        `models` is the number of models, K. A loss may compute the outputs of all K models.
 
         Example:
             >>> moon = LocalLoss(lambda *_: 0.0, reads=("features", "broadcast", "previous"))
@@ -782,7 +782,7 @@ class Phase:
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
         groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
             runtime. 0 means that training is synchronous.
-        work: Work of clients in place of gradient descent. None means gradient descent.
+        work: The work that clients do in place of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
             more with this state before the server's step. If it returns None, the server makes its step. If `ask` is
             None, clients work once in a round.
@@ -870,11 +870,11 @@ class Phase:
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices). There is none if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices), or no network if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's d values a tier's network holds in round t, as ascending positions, `[s]`."""
+        """Returns the ascending positions, `[s]`, of a model's values that a tier's network holds in round t."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property

@@ -398,7 +398,7 @@ class NameSpec:
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """The facts about a method that scenarios need. Each method's file in `fedray/methods/` sets these fields.
+    """The facts that scenarios need about a method. Each method's file in `fedray/methods/` sets these fields.
 
     Attributes:
         text: One line for `fedray list methods` and the table of all methods.
@@ -416,7 +416,7 @@ class MethodSpec:
         coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
         schedules: Whether `schedule.kind` decides which clients train which models.
         downloads: Whether clients download anything. If not, `downlink` of `clients.tiers` has no effect.
-        samples: Whether a prediction is an average of several predictions, even with one model.
+        samples: Whether a prediction is an average of several predictions, even if the method trains one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
@@ -441,11 +441,12 @@ class MethodSpec:
             the Gaussian's prior. With `site`, it also holds a client's factor of the posterior. Empty means that a
             model is no Gaussian.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
-        sampled: Whether a model consists of several samples of a client's posterior. An option sets their number.
+        sampled: Whether a model consists of several samples of a client's posterior. An option sets the number of
+            samples.
         server_steps: Whether the server makes training steps. If not, `server.seconds_per_step` and
             `server.seconds_per_sample` have no effect.
-        step: Name of the option that is the method's own step size. Training can diverge with it. Empty means no such
-            option.
+        step: Name of the option that is the method's own step size. A large step size can make training diverge. Empty
+            means no such option.
     """
 
     text: str
@@ -492,8 +493,8 @@ class ReadOptions(NamedTuple):
     Attributes:
         target: Name of the column to predict. None means that the form of the data fixes the target.
         input: Names of the input columns: one column of images, lists or text, or several columns of numbers, truth
-            values and categories. None means that the form of the data fixes the inputs. In a table, these are all
-            columns that are neither target, group nor in `exclude`.
+            values and categories. None means that the form of the data fixes the inputs. The inputs of a table are then
+            all columns that are neither target nor group nor in `exclude`.
         exclude: Names of columns of a table that are no inputs. They may be given only if `input` is None.
         group: Name of the column with the client of each sample.
         test: The test samples in the same form as the data, or the name of the part of the data that holds them. None

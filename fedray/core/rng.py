@@ -3,8 +3,8 @@
 The same address gives the same random numbers on any machine. Results depend neither on the order of execution nor on
 the process that trains a client. `stream(seed, "batches", round, client, model)` returns a NumPy generator (Philox) for
 one address. `keys` computes a 64-bit *key* for each of many addresses at once. `bits` and `uniform` compute random
-numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys are cheap: creating a generator takes longer than
-training a small client.
+numbers from keys (splitmix64, Steele, Lea and Flood 2014). Keys are cheap, whereas creating a generator takes longer
+than training a small client.
 """
 
 import hashlib

@@ -151,7 +151,7 @@ class Tier:
         uplink: Bytes that a client sends per virtual second.
         downlink: Bytes that a client receives per virtual second.
         latency: Virtual seconds added to the time of each transfer.
-        side_by_side: Whether a client trains its models at the same time. Otherwise it trains one after the other.
+        side_by_side: Whether a client trains its models at the same time. Otherwise it trains one model after another.
         width: Fraction of the network's channels or blocks that a client trains. Only methods that cut networks use it
             (HeteroFL).
         epochs: Number of epochs of a local training. None means the method's `Local.epochs`.
@@ -215,7 +215,7 @@ class Plan(NamedTuple):
     world: IntArray
 
     def take(self, index: Any) -> Plan:
-        """Returns the jobs at these positions of the plan."""
+        """Returns the jobs at the positions `index` of the plan."""
         return Plan(*(column[index] for column in self))
 
 
@@ -243,7 +243,7 @@ class Flight(NamedTuple):
     sender: IntArray
 
     def take(self, index: Any) -> Flight:
-        """Returns the entries of the jobs at these positions."""
+        """Returns the entries of the jobs at the positions `index`."""
         return Flight(*(column[index] for column in self))
 
 
@@ -266,7 +266,7 @@ class SizedPlan(NamedTuple):
     losses: FloatArray | None = None
 
     def take(self, index: Any) -> SizedPlan:
-        """Returns the jobs at these positions of the plan."""
+        """Returns the jobs at the positions `index` of the plan."""
         flight = None if self.flight is None else self.flight.take(index)
         losses = None if self.losses is None else self.losses[index]
         return SizedPlan(self.plan.take(index), self.size[index], self.steps[index], flight, losses)
@@ -283,7 +283,7 @@ class Uploads(NamedTuple):
         world: Index of each job's world, `[J]`.
         tier: Tier of each job's client, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
-        counters: Integer buffers after training, `[J, c]`. None means that there are none.
+        counters: Integer buffers after training, `[J, c]`. None means that the model has no integer buffers.
         own: The clients' private vectors by name, `[J, d]` each. Compression uses them. They are never sent.
         beside: Further values that each job sends: the change of a vector (SCAFFOLD), `[J, d]`, or m measured values,
             `[J, m]`. None means that only the delta is sent.
@@ -310,7 +310,7 @@ class Uploads(NamedTuple):
     losses: FloatArray | None = None
 
     def take(self, index: IntArray) -> Uploads:
-        """Returns a copy of the uploads of some jobs. `index` are the indexes of these jobs, `[n]`."""
+        """Returns a copy of the uploads of n jobs. `index` holds the positions of these jobs among all jobs, `[n]`."""
         each: dict[str, Any] = {name: value for name, value in self._asdict().items() if value is not None}
         each |= {name: value[index] for name, value in each.items() if name not in ("own", "columns")}
         return self._replace(**each | {"own": {name: value[index] for name, value in self.own.items()}})

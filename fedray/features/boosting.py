@@ -285,7 +285,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
     """Returns a function for `Phase.ask`, by which clients measure the errors of a round's candidates.
 
-    The function adds the candidates to the state. It returns None if the clients have measured them already.
+    The function returns the state with the candidates, or None if the clients have already measured their errors.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -594,8 +594,8 @@ class FitTrees(Work):
         classes: Number of classes, C.
         draw: Use of the weights of a client's samples. `rows` draws samples in proportion to the weights. `weights`
             passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
-        series: Number of learners that a client fits in a round, F. If it is above 1, they are boosted on the client's
-            own samples.
+        series: Number of learners that a client fits in a round, F. If F is above 1, the learners are boosted on the
+            client's own samples.
         numbers: Number of values that represent one learner.
     """
 
@@ -644,7 +644,7 @@ class FitTrees(Work):
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
-        """Fits the F learners of a client. Returns them as statistics, and the loss.
+        """Fits the F learners of a client. Returns the learners as statistics, and the loss.
 
         The first learner uses the samples' weights that follow from the ensemble. Then the samples on which this
         learner is wrong get larger weights, and the next learner is fitted (local AdaBoost).

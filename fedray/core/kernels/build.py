@@ -41,7 +41,7 @@ class InstructionSet(NamedTuple):
     Attributes:
         name: Name of the set. It is the ending of the names of functions that are built for the set.
         bytes: Length of a vector register in bytes.
-        cpu: Zig's name of the processor.
+        cpu: Name that zig gives to processors with this set.
         flags: Flags for compilers other than zig.
     """
 
