@@ -231,7 +231,7 @@ def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """Ends this process as soon as its parent, which has the id `parent`, has ended."""
+    """Ends this process as soon as its parent process with the id `parent` has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
@@ -363,7 +363,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text of the block that stderr cannot write, for example because its reader has ended.
+    """Drops text of the block that stderr cannot write, for example because the reader of stderr has ended.
 
     Example:
         >>> reader, writer = os.pipe()

@@ -202,7 +202,7 @@ def expect_seconds(
         local: The description of local training.
         seeds: One seed for each world.
         numbers: The number of parameters of a model, d.
-        nets: The network of each tier. It is empty if all tiers train the whole network.
+        nets: The network of each tier. The sequence is empty if all tiers train the whole network.
     """
     each = np.array([one.net.layout.d for one in nets] or [numbers] * len(devices.clients.tiers))
     share = np.array([one.work for one in nets] or [1.0] * len(devices.clients.tiers))
@@ -220,7 +220,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Adds the losses of all clients to the method's state, if the client selection uses losses."""
+    """Adds the losses of all clients to the method's state, if the client selection uses losses or is the user's."""
     name = scenario.participation.selection.name
     if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
         return method

@@ -72,7 +72,7 @@ def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     many inputs as it has test samples. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
-        BadInput: The task has real targets, or the named inputs do not fit.
+        BadInput: The data have real targets or are text, or the named inputs do not fit.
     """
     name = scenario.evaluate.ood
     if name is None or data.ood is not None:  # `data.ood` was added by a different process
@@ -113,10 +113,12 @@ _MOST_INPUTS = 10_000  # number of inputs if a user's method has no option `inpu
 def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float:
     """Returns the share of the training samples that the server holds instead of the clients.
 
-    If the option `server_data` of a user's method has no specification, the share is the option's value.
+    For a user's method without a specification of `server_data`, the share is the value of this option. For other
+    methods, the share is the sum of `server_data` and `validation`. `server_data` counts only if the server's inputs
+    are withheld samples. `validation` does not count if `solver` is `exact`.
 
     Raises:
-        BadInput: The value of the option is not a share from 0 to below 1.
+        BadInput: The share is below 0, or not below 1, or no number.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

@@ -306,7 +306,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: `folds` is `client` (each fold leaves out one client), but there are too few or too many clients.
+        BadInput: A base does not fit the task. Or `folds` is `client` (each fold leaves out one client), but there are
+            too few or too many clients.
 
     Example:
         >>> from fedray.models.nets import build_net

@@ -38,7 +38,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
     Args:
         found: The result of the user's function.
-        ranges: Numbers of clients, models and worlds.
+        ranges: Numbers of clients, models and worlds, under the names `client`, `model` and `world`.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"

@@ -303,7 +303,7 @@ def find_metrics(scenario: Scenario, own: UserObjects, data: Dataset) -> dict[st
 
     Raises:
         BadInput: A name cannot be the name of a column, fedray has a metric of this name, or scikit-learn's scorer of
-            this name does not fit the task.
+            this name does not fit the task. The error is also raised if `evaluate.positive` would have no effect.
     """
     positive = find_positive(scenario, data)
     if scenario.evaluate.positive is not None and not (scenario.evaluate.metrics or own.metrics):

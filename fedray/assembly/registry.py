@@ -68,9 +68,10 @@ def register(
             rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
             docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets an option of another
-            name raises an error. None means that no options are declared. Then an option that your code does not use
-            raises an error: when the method is composed, the partition is computed, or the selection is first called. A
-            method with `options={"networks": []}` may get several architectures.
+            name raises an error. None means that no options are declared. Then an option of the scenario that your code
+            does not use raises an error. The error is raised when the method is composed, when the partition is
+            computed, or when the selection is first called. A method with `options={"networks": []}` may get several
+            architectures.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
         spec: A full specification of a method. It replaces `options` and `models`. It holds the options with their
             ranges, defaults of other keys, changes of the network, and the features with which the method can be
@@ -241,8 +242,8 @@ class UserObjects:
         model: A function that makes an `nn.Module`.
         method: A function that takes a `Setting` and returns a `Method`.
         modules: Modules that each process imports first (`fedray run --import`).
-        rates: The learning rate of each world (a seed and a fold). It is empty if the scenario's rate holds for all
-            worlds.
+        rates: The learning rate of each world (a seed and a fold). The tuple is empty if the scenario's rate holds for
+            all worlds.
         grid: The learning rates to compare. Every world is trained with each rate (`fedray.experiments.run`).
         devices: The simulated devices. None means the devices that the tiers and the trace describe.
         reading: The arguments of `fedray.data.adapt` with which the data were read. Only values that a scenario file
@@ -440,9 +441,10 @@ def list_own_names(scenario: Scenario, own: UserObjects) -> list[tuple[str, str]
 
 
 def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str], Any]:
-    """Returns the objects that the user passes or has registered, by kind and name. Data are left out.
+    """Returns the objects that the user passes or has registered, by kind and name.
 
-    If two objects have the same name, the second name gets a number: "crop 2".
+    Data and Flower's partitioners are left out. If two objects have the same name, the second name gets a number:
+    "crop 2".
     """
     each = [(kind, name_thing(thing), thing) for kind, thing in own.things()]
     each += [(kind, name, names.find_thing(kind, name)) for kind, name in list_own_names(scenario, own)]

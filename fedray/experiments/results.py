@@ -260,7 +260,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns the weights with which a client averages the A models of `answer`, `[A]`.
+        """Returns the weights with which a client averages the A models of `self.answer`, `[A]`.
 
         Models that do not predict have the weight 0.
         """
@@ -507,8 +507,9 @@ class Run:
 
         Raises:
             BadInput: A package for the format is missing, or the exporter does not accept the run's networks.
-            FedrayError: The predictions of a program and of `predict` differ by more than 1e-5, or a file cannot be
-                written. An older file of the same name then stays.
+            FedrayError: The predictions of a program and of `predict` differ by more than 1e-5 (for regression,
+                relative to the largest prediction). Or a file cannot be written. An older file of the same name then
+                stays.
         """
         folder = self.path / "export" if out is None else expand_user_path("out", str(out))
         if format not in export.FORMATS:
@@ -792,8 +793,9 @@ def compare(
             a run predict with their own models or weights.
 
     Raises:
-        BadInput: There are fewer than two runs, or two runs have the same name. The error is also raised if the cost is
-            unknown or missing in a run, or if the first run shares a score of `metrics` with no other run.
+        BadInput: There are fewer than two runs, two runs have the same name, or a run is `Run.best`. The error is also
+            raised if the cost is unknown or missing in a run, or if the first run shares a score of `metrics` with no
+            other run.
 
     Example:
         >>> import fedray

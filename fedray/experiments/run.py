@@ -41,9 +41,9 @@ from fedray.training.block import count_client_steps, samples_seen
 log = logging.getLogger("fedray")
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The choice of the runtime with `runtime: auto`. It is this process, unless there is a cluster, a GPU or enough work
-# for Ray. Both runtimes give the same bits, so only time matters. Ray takes seconds to start, and some milliseconds per
-# round.
+# The choice of the runtime with `runtime: auto`. Training runs in this process, unless there are a cluster, several
+# GPUs, actors that the scenario sets, or enough work for Ray. Both runtimes give the same bits, so only time matters.
+# Ray takes seconds to start, and some milliseconds per round.
 
 # Operations per second of a core (measured 1.3e10 to 7.5e10), in compiled kernels (2e10 to 7e10 for `mlp-c`, 6e10 to
 # 1.8e11 for `conv-c`), and of a GPU (2e12 to 1e13)

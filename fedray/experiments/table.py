@@ -43,8 +43,8 @@ EVERY = SILENCE - 1  # seconds between two lines of a cell; shorter than the tim
 class CellLines:
     """Collects the lines that the processes of cells print.
 
-    From time to time, prints the newest line of a cell. A note of a cell becomes a warning. A line that only says "the
-    cell still works" is dropped, because the table prints such lines itself.
+    From time to time, prints the newest line of a cell. A line that begins with "fedray: note:" becomes a warning. A
+    line that only says "the cell still works" is dropped, because the table prints such lines itself.
 
     Args:
         say: A function that prints a line.
