@@ -263,7 +263,7 @@ def value_each(
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
     """Yields for each client its samples, and the values of these samples, `[..., n]`.
 
-    The values are computed from the client's predictions. The predictions of all clients are never in memory at once.
+    The values are computed from the client's predictions. Only some clients' predictions are in memory at a time.
 
     Args:
         clients: Ids of the clients, `[N]`.

@@ -105,7 +105,7 @@ def read_members(
 
 
 def find_noise(study: Study, world: int, answer: Answer, *, alone: bool, residual: float | None) -> float:
-    """Returns the variance of the observation noise that predictions get, in squared units of the standardized target.
+    """Returns the variance of the noise that is added to predictions, in squared units of the standardized target.
 
     Args:
         study: The trained study (the objects of the run). Its setting `predict.noise` says which noise is added.

@@ -82,8 +82,8 @@ class ClientKeys:
             every day.
         device: The devices on which clients are trained. `auto` takes the GPUs that tiers reserve (`num_gpus`). If no
             tier reserves GPUs, `auto` takes the GPUs of this machine if they are expected to be faster than its
-            processors. `cpu` takes processors and leaves reserved GPUs unused. With `cpu` you can try on any machine
-            how actors share GPUs.
+            processors. `cpu` takes processors and leaves reserved GPUs unused. With `cpu` you can test without GPUs
+            how actors would share them.
         tf32: Whether matrix products and convolutions on GPUs round the mantissas of their inputs to 10 bits (TF32).
             Deep networks then train two to four times as fast, and the results differ slightly.
         tiers: The tiers of devices, by name.

@@ -336,7 +336,8 @@ class Parameter:
         step: The distance between the values of a range. None means 1 for integers, and no steps for floats.
         log: Whether a range is searched on a logarithmic scale.
         points: The number of values of a range that a grid tries. None means every step of the range.
-        when: The conditions under which the parameter is active, as the allowed values of other parameters.
+        when: The conditions under which the parameter is active. Each condition is the key of another parameter, and
+            the allowed values of that parameter.
         entry: The key without the parentheses, if the parameter is one of several alternatives for a key. Otherwise it
             is empty.
 
@@ -375,7 +376,7 @@ class Parameter:
         ]
 
     def meaning(self, stored: Any) -> Any:
-        """Converts a value that Optuna stores to the value for the scenario."""
+        """Returns the value in the scenario for a value that Optuna stores."""
         if self.kind != "categorical":
             return stored
         return next(c for c, label in zip(self.choices, self.labels, strict=True) if is_same(label, stored))
@@ -630,7 +631,7 @@ def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, d
 
 
 def to_overrides(space: Sequence[Parameter], chosen: Values) -> dict[str, Any]:
-    """Converts values that Optuna stores to overrides of a scenario."""
+    """Returns the overrides of a scenario for the values of a trial. `chosen` has the values as Optuna stores them."""
     out: dict[str, Any] = {}
     for parameter in space:
         if parameter.key in chosen:

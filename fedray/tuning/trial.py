@@ -236,7 +236,7 @@ def train_job(job: TrialTask) -> Outcome:
 
 
 def _train(job: TrialTask) -> OutcomeState:
-    """Runs or resumes a training until the last round, until the pruner stops it, or until its values are final.
+    """Runs or resumes a training until the last round, or until the pruner stops it, or until all objectives are final.
 
     If the training had already ended in an earlier process, which was killed before it reported this, nothing more is
     trained.
@@ -431,7 +431,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
 
 def _start_tracker() -> None:
-    """Starts the process with which Python removes semaphores of ended processes. Silences its warnings."""
+    """Starts the process with which Python removes semaphores of ended processes. Silences this process."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
