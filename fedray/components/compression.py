@@ -43,12 +43,12 @@ def sparse_bytes(k: IntArray, d: int) -> IntArray:
 def keep_by_tier(
     layout: Layout, tiers: Sequence[Tier], models: int, ratio: float, resource_ratio: float | None = None
 ) -> Keep:
-    """Returns a function that computes how many entries of its delta a job keeps (SHEFL section 3.2).
+    """Returns a function that computes how many entries of a job's delta are sent (SHEFL section 3.2).
 
-    The number depends on the tier (class of devices) of the job's client. If a client trains one model, it keeps
-    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models keeps `min(1,
-    ratio * resource_ratio / m) d` entries of each model. If `resource_ratio` is None, `ratio d` entries of each model
-    are kept.
+    The number depends on the tier (class of devices) of the job's client. A client that trains one model sends
+    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models sends `min(1,
+    ratio * resource_ratio / m) d` entries of each model. If `resource_ratio` is None, it sends `ratio d` entries of
+    each model.
     """
     d = layout.trainable
 

@@ -147,10 +147,10 @@ def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArra
 def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[[int], IntArray]) -> Method:
     """Returns the method with three more tensors in its state, for rules that choose clients by loss or speed.
 
-    There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client, and `client_round` `[R,
-    N]` the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the utility
-    of each of the last `2 WINDOW` rounds. The function `sizes` takes a world and returns each client's number of
-    training samples.
+    There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client. `client_round` `[R, N]`
+    holds the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the
+    utility of each of the last `2 WINDOW` rounds. The function `sizes` takes a world and returns each client's number
+    of training samples.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -202,8 +202,8 @@ class Participants(NamedTuple):
 
     Attributes:
         client: Ids of the participants, `[P]`.
-        slot: Slot of each participant, `[P]`. A slot is a position among the participants. The schedule may order
-            the models for each slot.
+        slot: Slot of each participant, `[P]`. A slot is a position among the participants. A schedule may draw an
+            order of the models for each slot.
     """
 
     client: IntArray

@@ -907,8 +907,8 @@ class Answer(NamedTuple):
         owner: The client that uploaded each model, `[R, A]`. It is -1 if the model is no upload. None means that no
             model is an upload.
         tiers: For each of T tiers, the weights of the models for the tier's clients, `[R, T, A]`. A model with weight 0
-            in `weights` must have weight 0 here, too. If `predict.gamma` is finite, a client leaves out models whose
-            weight here is 0. None means that `weights` hold for all tiers.
+            in `weights` must have weight 0 in `tiers`, too. If `predict.gamma` is finite, a client leaves out models
+            whose weight in `tiers` is 0. None means that `weights` hold for all tiers.
         combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
             ensemble's probabilities, `[n, C]`. None means the weighted mean.
     """

@@ -442,7 +442,7 @@ class Totals:
     """Adds up statistics, and holds their totals.
 
     Attributes:
-        stats: The totals. It is empty at first.
+        stats: Names and totals of the statistics, at first empty.
 
     Example:
         >>> parts = [ExactSum({0: torch.tensor([[1.0], [0.0]])}), ExactSum({0: torch.tensor([[2.0], [5.0]])})]

@@ -592,7 +592,7 @@ class FitTrees(Work):
         options: Options of the decision tree, by scikit-learn's names.
         leaves: Largest number of leaves of a tree, L.
         classes: Number of classes, C.
-        draw: Use of the weights of a client's samples. `rows` draws samples in proportion to the weights. `weights`
+        draw: How a client uses the weights of its samples. `rows` draws samples in proportion to the weights. `weights`
             passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
         series: Number of learners that a client fits in a round, F. If F is above 1, the learners are boosted on the
             client's own samples.

@@ -139,7 +139,8 @@ def sharpness_aware(rho: float) -> Transform:
 def chain(*rules: Transform | None) -> Transform | None:
     """Joins transformations of the gradient into one, which applies them in order. Returns None if all are None.
 
-    The first transformation gets the gradient of the loss. Each later one gets the result of the previous one.
+    The first transformation gets the gradient of the loss. Each later transformation gets
+    the result of the transformation before it.
 
     Raises:
         BadInput: Two transformations choose the parameters at which a step computes its gradient.
