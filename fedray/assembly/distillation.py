@@ -67,9 +67,9 @@ def open_alike(key: str, name: str, scenario: Scenario, data: Dataset, choices: 
 def add_ood(scenario: Scenario, data: Dataset) -> Dataset:
     """Adds to the data set the out-of-distribution inputs that `evaluate.ood` names.
 
-    They are the test samples of a second data set, or noise with the mean and standard deviation of the training
-    samples. If the second data set has folds, all of its samples count as test samples. The data set gets at most as
-    many inputs as it has test samples. From a larger second data set, evenly spaced samples are taken.
+    These inputs are the test samples of a second data set, or noise with the mean and standard deviation of the
+    training samples. If the second data set has folds, all of its samples count as test samples. The clients' data set
+    gets at most as many inputs as it has test samples. From a larger second data set, evenly spaced samples are taken.
 
     Raises:
         BadInput: The data have real targets or are text, or the named inputs do not fit.
@@ -311,7 +311,7 @@ def _draw_inputs(scenario: Scenario, shards: Shards, seed: int, number: int) -> 
 def _read_other(scenario: Scenario, shards: Shards) -> Tensor:
     """Returns the inputs of a second data set.
 
-    They are standardized with the statistics of their own data set, if the clients' inputs are standardized.
+    If the clients' inputs are standardized, these inputs are standardized with the statistics of the second data set.
     """
     data = open_alike("method.inputs", scenario.method.options["inputs"], scenario, shards.data, "withheld or noise")
     x = torch.from_numpy(data.train.x if data.train.x.flags.writeable else data.train.x.copy())

@@ -508,9 +508,10 @@ def count_buffered(scenario: Scenario, clients: Clients) -> int:
 
 
 def add_groups(scenario: Scenario, setting: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
-    """Returns the method for asynchronous training. In one call, its server computes the sums of several server steps.
+    """Returns the method for asynchronous training.
 
-    The uploads of one model in one server step are a group. The method treats each group as a world with one model.
+    One call of its function `Server.reduce` computes the sums of several server steps. The uploads of one model in one
+    server step are a group. The method treats each group as a world with one model.
 
     Args:
         scenario: A scenario with asynchronous training.

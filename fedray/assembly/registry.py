@@ -112,7 +112,7 @@ def register(
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
-    """Lists the options of a registered function that have no default. A scenario must set them."""
+    """Lists the options of a registered function that have no default. A scenario must set these options."""
     if kind.word == "partition":
         return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
@@ -534,8 +534,8 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     Errors of fedray stay unchanged.
 
     Returns:
-        The error. It is None if the run uses no object of the user. It is also None for an `OSError` or `MemoryError`
-        that the user's code did not raise.
+        The error, or None if the run uses no object of the user. The result is also None for an `OSError` or
+        `MemoryError` that the user's code did not raise.
     """
     if isinstance(error, FedrayError):
         return error

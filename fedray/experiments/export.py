@@ -51,8 +51,8 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method makes further models from them,
-          and only these predict.
+        - `models`: `exported` if the exported models predict. `others` if the method makes further models from the
+          exported models, and only the further models predict.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
         - `tiers`: for each tier, the weights for clients of the run, if the method has such weights.

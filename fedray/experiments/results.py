@@ -661,7 +661,7 @@ class Run:
             raise Damaged(f"{folder} is missing", f"`fedray resume {self.path}` makes it again")
 
     def _newest_predictor(self) -> Predictor:
-        """Returns the predictor of the newest checkpoint. It is used again until there is a newer checkpoint."""
+        """Returns the predictor of the newest checkpoint, and makes it only once for each checkpoint."""
         folder, version = self.path / self._folder, None
         for newest in find_checkpoints(folder)[-1:]:
             with suppress(FileNotFoundError):  # a run that still trains removes older checkpoints
@@ -742,7 +742,7 @@ class Comparison:
 
         Args:
             metric: A score in `rounds.parquet`. None means accuracy or RMSE. If clients of a run predict with their own
-                models or weights, the personalized score is drawn, provided that all runs have it.
+                models or weights, and all runs have the personalized score, None means this score.
             over: The horizontal axis: `rounds`, `bytes` (up and down) or `seconds` (of virtual time).
 
         Raises:
@@ -781,13 +781,13 @@ def compare(
 
     Args:
         runs: At least two runs or run directories.
-        names: A name for each run. None means the first of these that distinguishes the runs: their methods, the values
-            of the only key in which they differ, or their directories.
+        names: A name for each run. None means the first of the following that distinguishes the runs: the methods, the
+            values of the only key in which the runs differ, or the directories.
         at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
             method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
             cost. For each seed, this cost is the total cost of the cheapest run. Scores are interpolated linearly
-            between evaluations. If a run has no evaluation near this cost, it is left out, and `notes` names it. If a
-            run has no rounds, `rounds` means `seconds`.
+            between evaluations. If a run has no evaluation near this cost, the run is left out, and `notes` names it.
+            If a run has no rounds, `rounds` means `seconds`.
         metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the
             other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if clients of
             a run predict with their own models or weights.
@@ -824,8 +824,8 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
     """Returns the requested scores as a list. None means the usual scores.
 
     Raises:
-        BadInput: The first run shares no score of this name with another run. If `metrics` is None, it shares neither
-            accuracy nor RMSE (trials of a sweep have only scores of held-out samples).
+        BadInput: The first run shares no score of this name with another run. If `metrics` is None, the first run
+            shares neither accuracy nor RMSE with another run (trials of a sweep have only scores of held-out samples).
     """
     from fedray.report.read import CONTEXT
 

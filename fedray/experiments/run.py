@@ -48,9 +48,9 @@ log = logging.getLogger("fedray")
 # Operations per second of a core (measured 1.3e10 to 7.5e10), in compiled kernels (2e10 to 7e10 for `mlp-c`, 6e10 to
 # 1.8e11 for `conv-c`), and of a GPU (2e12 to 1e13)
 FLOPS = {"cpu": 4e10, "mlp-c": 6e10, "conv-c": 1e11, "cuda": 2e12}
-JOB_SECONDS = 1e-5  # of a core for a job besides its operations (measured 6 to 30 us)
-ROUND_SECONDS = 1e-3  # of a core for a round besides its jobs (measured 0.7 to 1.7 ms)
-STEP_SECONDS = 2.5e-3  # of a GPU for a step of a block besides its operations (measured 2.8 ms with them)
+JOB_SECONDS = 1e-5  # seconds of a core for a job, without its operations (measured 6 to 30 us)
+ROUND_SECONDS = 1e-3  # seconds of a core for a round, without its jobs (measured 0.7 to 1.7 ms)
+STEP_SECONDS = 2.5e-3  # seconds of a GPU for a step of a block, without its operations (measured 2.8 ms with them)
 SHORT_ROUND = 0.03  # seconds; in shorter rounds Ray's own milliseconds cost too much
 START_SECONDS = 20.0  # time that Ray takes to start on two cores, including processes that import torch
 CUDA_SECONDS = 5.0  # a GPU must save so much time in a run, because its first use is slow
@@ -480,10 +480,10 @@ def run_inline(
 
 
 def refuse_other_seats(scenario: Scenario) -> None:
-    """Checks that no tier's actors need more than one CPU, because a trial reserves one CPU per actor.
+    """Checks that the actors of every tier need only one CPU each, because a trial reserves one CPU per actor.
 
     Raises:
-        BadInput: There is such a tier.
+        BadInput: The actors of a tier need more than one CPU, a GPU or a custom resource.
 
     Example:
         >>> from fedray.scenario.loader import read_scenario

@@ -524,7 +524,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     finished cell must have the same keys for saving and logging, because it is not run again.
 
     Raises:
-        BadInput: Something has changed.
+        BadInput: The scenario, the data or the code has changed.
     """
     given = folder / "scenario.yaml"
     if not given.is_file():
