@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedray.bench.rows import describe_machine
+import more_rows
+
+from fedray.bench import rows
 
 SCENARIO = Path(__file__).parents[1] / "scenarios" / "quickstart.yaml"
 KNOWN = ("data.name=fashion_mnist", "data.limit=4000", "rounds=10", "replicates=3", "local.epochs=1", "local.lr=0.1")
@@ -52,9 +54,8 @@ def python(*arguments: str) -> tuple[str, float]:
 
 
 def bench(row: str, which: int = 0) -> float:
-    """Measures a row of `fedray bench`, of which result `which` counts."""
-    code = f"from fedray.bench import rows; print(rows.measure_row({row!r}, True)[{which}].measured)"
-    return float(python("-c", code)[0].split()[-1])
+    """Measures a row of `fedray bench` or of `more_rows.py`, of which result `which` counts."""
+    return float(rows.measure_row((rows.ROWS | more_rows.ROWS)[row], True)[which].measured)
 
 
 def run(*keys: str, report: bool = False) -> tuple[Path, float]:
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="words of the rows that are measured")
     asked = parser.parse_args()
-    lines = [describe_machine(), "", "| work | median | range | goal |", "| --- | --- | --- | --- |"]
+    lines = [rows.describe_machine(), "", "| work | median | range | goal |", "| --- | --- | --- | --- |"]
     print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as tempfile.tempdir:  # of all runs
         for what, (unit, goal, measure) in ROWS.items():

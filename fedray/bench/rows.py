@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -231,60 +231,59 @@ def _processor() -> str:
 # The rows of the table, and the processes that measure them.
 
 
-# for each row, the function in `fedray.bench` that measures it; its module loads only in the process that measures
-ROWS = {
-    "thousand": "measure_thousand",
-    "ten_thousand": "measure_ten_thousand",
-    "cnn": "measure_cnn",
-    "wide_cnn": "measure_wide_cnn",
-    "fedag": "measure_fedag",
-    "evaluation": "measure_evaluation",
-    "study": "measure_small_study",
-    "replicates": "measure_replicates",
-    "folds": "measure_folds",
-    "buffered": "measure_buffered",
-    "ray": "measure_overhead",
-    "scaling": "measure_scaling",
-    "memory": "measure_memory",
-    "million": "measure_million",
-    "gpu": "measure_gpu",
+ROWS = {  # for each row, the function that measures it; its module loads only in the process that measures
+    "thousand": "fedray.bench.works.measure_thousand",
+    "ten_thousand": "fedray.bench.works.measure_ten_thousand",
+    "cnn": "fedray.bench.works.measure_cnn",
+    "wide_cnn": "fedray.bench.works.measure_wide_cnn",
+    "evaluation": "fedray.bench.works.measure_evaluation",
+    "ray": "fedray.bench.works.measure_overhead",
+    "gpu": "fedray.bench.works.measure_gpu",
 }
 
 
-def find_row(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Returns the function that measures a row of the benchmark. The function takes whether to measure quickly."""
-    found: Callable[[bool], list[BenchResult]] = getattr(import_module("fedray.bench.works"), ROWS[name])
+def find_function(name: str) -> Callable[[bool], list[BenchResult]]:
+    """Imports a function that measures a row. The function takes whether to measure quickly.
+
+    `name` is `MODULE.FUNCTION`, for example `fedray.bench.works.measure_cnn`.
+    """
+    module, _, function = name.rpartition(".")
+    found: Callable[[bool], list[BenchResult]] = getattr(import_module(module), function)
     return found
 
 
-def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None]) -> str:
+def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None], rows: Mapping[str, str] = ROWS) -> str:
     """Measures rows of the table, and returns the table.
 
-    `only` has the names of the rows to measure. If it is empty, all rows are measured. `show` is called with each line
-    of the table as soon as the line is known.
+    Args:
+        only: Names of the rows to measure. If it is empty, all rows are measured.
+        quick: Whether to measure fewer and shorter laps.
+        show: A function that is called with each line of the table as soon as the line is known.
+        rows: For each row the name of the function that measures it (`find_function`).
 
     Raises:
         BadInput: `only` has a name that no row has.
         FedrayError: A row failed. The message is the end of the row's output.
     """
-    if unknown := [name for name in only if name not in ROWS]:
-        raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(ROWS)}")
+    if unknown := [name for name in only if name not in rows]:
+        raise BadInput(f"--only {unknown[0]}: no such row: choose among {', '.join(rows)}")
     lines = [describe_machine(), "", *HEAD.splitlines()]
     show("\n".join(lines))
-    for name in only or ROWS:
-        results = measure_row(name, quick)
+    for name in only or rows:
+        results = measure_row(rows[name], quick)
         for line in map(format_row, results) if results else [f"| {name} | not measured: no GPU here | | | | |"]:
             lines.append(line)
             show(line)
     return "\n".join(lines) + "\n"
 
 
-def measure_row(name: str, quick: bool) -> list[BenchResult]:
-    """Measures one row in its own process."""
+def measure_row(function: str, quick: bool) -> list[BenchResult]:
+    """Measures one row in its own process. `function` is the name of the function that measures it."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "results.json"
-        command = [sys.executable, "-m", "fedray.bench", name, "quick" if quick else "full", str(out)]
-        done = subprocess.run(command, env={**os.environ, **WORKER}, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "fedray.bench", function, "quick" if quick else "full", str(out)]
+        environment = {**os.environ, **WORKER, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise FedrayError(f"row {name} failed: {' '.join(done.stderr.split())[-500:]}")
+            raise FedrayError(f"{function} failed: {' '.join(done.stderr.split())[-500:]}")
         return [BenchResult(**result) for result in json.loads(out.read_text())]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import more_rows
 import pytest
 import torch
 
 from fedray.assembly.registry import UserObjects
 from fedray.bench import works
-from fedray.bench.rows import ROWS, BenchResult, find_row, format_row, run_benchmark
+from fedray.bench.rows import ROWS, BenchResult, find_function, format_row, run_benchmark
 from fedray.bench.works import count_flops, measure_weight_difference
 from fedray.core.errors import BadInput
 
@@ -31,8 +32,8 @@ def test_the_lean_loop_trains_the_same_weights(kind: str) -> None:
 
 
 def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
-    own = UserObjects(works.like_boston(120, 3), works.boston_mlp)
-    boston = works.BenchWork(works.boston(1).scenario, own, works.boston_mlp)
+    own = UserObjects(more_rows.like_boston(120, 3), more_rows.boston_mlp)
+    boston = works.BenchWork(more_rows.boston(1).scenario, own, more_rows.boston_mlp)
     assert measure_weight_difference(boston, torch.float32) < 1e-4
 
 
@@ -43,7 +44,7 @@ def test_flops_of_a_round_count_products_forward_and_backward() -> None:
 
 
 def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
-    assert all(map(callable, map(find_row, ROWS)))
+    assert all(map(callable, map(find_function, (ROWS | more_rows.ROWS).values())))
     with pytest.raises(BadInput, match="no such row: choose among thousand"):
         run_benchmark(["nothing"], True, print)
 
