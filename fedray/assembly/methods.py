@@ -121,7 +121,7 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
         BadInput: The method does not fit the data or the number of models.
     """
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    setting, users = leave_open(scenario, setting, defaults), name_own_method(scenario, own)
+    setting, users = unset_defaults(scenario, setting, defaults), name_own_method(scenario, own)
     method = _compose(scenario, own, replace(setting, own_method=users))
     if scenario.method.models > 1 == method.phase.models:
         default = ", or register it with models=1" if own.method is None else ""
@@ -165,7 +165,7 @@ def _compose(scenario: Scenario, own: UserObjects, setting: Setting) -> Method:
     return guard_method(method, where, worlds=worlds, clients=setting.clients, layers=layers, stack=stack)
 
 
-def leave_open(scenario: Scenario, setting: Setting, defaults: Mapping[str, Any]) -> Setting:
+def unset_defaults(scenario: Scenario, setting: Setting, defaults: Mapping[str, Any]) -> Setting:
     """Sets the schedule, compression and coefficients of a setting to None where the scenario has the default values.
 
     Then the method uses its own schedule, compression or coefficients.

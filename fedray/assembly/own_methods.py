@@ -512,7 +512,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     check_fields(where, server, "server.")
     check_fields(where, compress, "compress.")
     served = _hold(server, where, serves, "server.")
-    served["reduce"] = check_halves(where, served["reduce"])
+    served["reduce"] = check_additive(where, served["reduce"])
     held: dict[str, Any] = {
         **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
         "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
@@ -523,7 +523,7 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     return watch_shared(replace(phase, **held), where)
 
 
-def check_halves(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Uploads], Stats]:
+def check_additive(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[Uploads], Stats]:
     """Returns `Server.reduce` with a check that its statistics add up. `where` is the name of the method in messages.
 
     The uploads of a round come in blocks, whose statistics are added. So in the first call with several uploads, the

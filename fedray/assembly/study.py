@@ -261,11 +261,11 @@ def deal_shards(
 def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     """Returns the data set of a scenario, with out-of-distribution inputs if `evaluate.ood` names them."""
     if own.data is not None:
-        return add_ood(scenario, leave_inputs(scenario, check_dataset(own.data), own))
+        return add_ood(scenario, set_input_scaling(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
     options = dict(scenario.data.options)
     limit = options.pop("limit", None)
-    data = leave_inputs(scenario, store.open_dataset(scenario.data.name, root, options), own)
+    data = set_input_scaling(scenario, store.open_dataset(scenario.data.name, root, options), own)
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
 
@@ -349,7 +349,7 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
 LEVELS = (1, 16, 255, 65_535)  # possible largest values of a pixel
 
 
-def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
+def set_input_scaling(scenario: Scenario, data: Dataset, own: registry.UserObjects) -> Dataset:
     """Returns the data set with its inputs scaled as `data.standardize` and `data.scale` describe.
 
     `data.scale: unit` divides pixels by the largest possible value of such pictures: 1, 16 (digits), 255 or 65,535. So
@@ -362,7 +362,7 @@ def leave_inputs(scenario: Scenario, data: Dataset, own: registry.UserObjects) -
         >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> raw = read_scenario({"data": {"standardize": False}})
-        >>> leave_inputs(raw, load_data("digits"), registry.UserObjects()).standardized
+        >>> set_input_scaling(raw, load_data("digits"), registry.UserObjects()).standardized
         False
     """
     if scenario.data.scale == "unit":

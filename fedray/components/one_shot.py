@@ -179,7 +179,7 @@ def fisher_mean(
 MOST_CLIMBS = 100  # largest number of fixed-point steps; they end earlier when the shares no longer change
 
 
-class SentMode(NamedTuple):
+class ClientMode(NamedTuple):
     """An upload of a client.
 
     Attributes:
@@ -304,7 +304,7 @@ class Laplace(NamedTuple):
     prior: float
     trainable: int
 
-    def gather(self, sent: Sequence[SentMode]) -> Mixtures:
+    def gather(self, sent: Sequence[ClientMode]) -> Mixtures:
         """Computes the posteriors of clients from their uploads. There must be at least one upload."""
         clients, modes = sorted({one.client for one in sent}), 1 + max(one.mode for one in sent)
         mean = torch.zeros(len(clients), modes, self.trainable, dtype=torch.float64)
@@ -349,18 +349,18 @@ def mixture_server(rows: Rows, weighting: Weighting, laplace: Laplace, how: Desc
     return Server(base.init, reduce, step, keeps=True)
 
 
-def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[SentMode]]:
+def _find_sent(rows: Rows, state: State, stats: Stats, times: Sequence[float]) -> dict[int, list[ClientMode]]:
     """Returns the uploads of each world, sorted by model and then by client.
 
     `times` holds a multiplier of the curvatures for each world.
     """
-    found: dict[int, list[SentMode]] = {}
+    found: dict[int, list[ClientMode]] = {}
     curvature = stats["curvature"].rows
     for row, each in group_uploads(rows, stats["uploads"]).items():
         world, mode = divmod(row, rows.models)
         for client, delta in each:
             sure = times[world] * curvature[world, mode, client]
-            found.setdefault(world, []).append(SentMode(client, mode, state.models[row] + delta, sure))
+            found.setdefault(world, []).append(ClientMode(client, mode, state.models[row] + delta, sure))
     return found
 
 

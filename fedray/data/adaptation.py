@@ -194,14 +194,14 @@ FORMS = (
     Form(
         "a pair (x, y) or two pairs (train, test)",
         lambda thing: clients.is_pair(thing) and not clients.is_torch_set(thing[0]),
-        clients.read_thing,
+        clients.read_labeled,
         clients.OPTIONS,
         clients.join_pairs,
     ),
     Form(
         "a torch Dataset or two of them",
         lambda thing: clients.is_torch_set(thing[0] if clients.is_pair(thing) else thing),
-        clients.read_thing,
+        clients.read_labeled,
         clients.OPTIONS,
         clients.join_pairs,
     ),

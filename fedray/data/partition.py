@@ -44,7 +44,7 @@ class ClientRows(NamedTuple):
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
-class Dealt(NamedTuple):
+class BlockBatches(NamedTuple):
     """The samples that clients and the server hold.
 
     Each list has one entry for each world (a combination of a seed and a fold of the data).
@@ -551,7 +551,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     _, y, count = np.unique(y, return_inverse=True, return_counts=True)
     if classes > len(count):
         raise BadInput(f"data.partition.classes = {classes}, but the data has {len(count)} classes: lower it")
-    open_places = _holders(count, clients, classes, generator)
+    open_places = _count_holders(count, clients, classes, generator)
     holder = np.empty((clients, classes), np.int64)
     for i, tie in enumerate(generator.random((clients, len(count)))):
         holder[i] = np.argsort(tie - open_places, kind="stable")[:classes]
@@ -567,7 +567,7 @@ def classes(labels: Array, clients: int, generator: Generator, classes: int = 2)
     return gather_cut(order, slot_client[by_class[slot]], clients)
 
 
-def _holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
+def _count_holders(count: IntArray, clients: int, classes: int, generator: Generator) -> IntArray:
     """Returns how many clients hold each of G classes, `[G]`. Each client holds `classes` classes.
 
     The numbers are as equal as possible. No class has more clients than samples.
@@ -629,7 +629,7 @@ def dirichlet(
     for share, n in zip(shares, count, strict=True):
         edges = np.cumsum(_leave_out(share, size >= len(y) / clients) if cap else share)
         edges[-1] = 1.0
-        owners.append(_owners(edges, n))
+        owners.append(_deal_class(edges, n))
         size += np.bincount(owners[-1], minlength=clients)
     return raise_to_least(gather_cut(order, np.concatenate(owners), clients), least, generator)
 
@@ -643,7 +643,7 @@ def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
 
 
-def _owners(edges: Array, n: int) -> IntArray:
+def _deal_class(edges: Array, n: int) -> IntArray:
     """Deals n samples according to the shares of clients. Returns the client of each sample in ascending order, `[n]`.
 
     `edges` are the cumulative shares of the N clients.

@@ -16,7 +16,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.files import read_pieces
-from fedray.data.partition import ClientRows, Dealt, gather_cut
+from fedray.data.partition import BlockBatches, ClientRows, gather_cut
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, draw_meanings, mislabel, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset, Split
 
@@ -303,7 +303,7 @@ class StoredShards:
         self,
         data: Dataset,
         folds: list[int],
-        dealt: Dealt,
+        dealt: BlockBatches,
         *,
         groups: Array | None,
         original: Dataset | None = None,
@@ -466,7 +466,8 @@ class StoredShards:
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client, even if the client trains on wrong labels.
 
-        If groups of clients have copies of all samples, the labels in a copy are the true labels of its group.
+        If each group of clients has its own copy of all samples, with its own meaning of the labels, a client's samples
+        count with the labels of its group.
         """
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes

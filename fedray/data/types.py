@@ -82,7 +82,7 @@ def remark_on_scale(train: Range, x: NDArray[Any], what: str, names: Sequence[st
     return [f"data: {said}: give both on one scale"]
 
 
-def tell_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
+def remark_on_test_scale(kind: str, train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> list[str]:
     """Returns a list with one warning if test inputs have a different scale than training inputs.
 
     Otherwise the list is empty. Tokens have no scale, so they get no warning.
@@ -582,7 +582,7 @@ def check_dataset(data: Dataset) -> Dataset:
         arrays.refuse_coarse_targets([train.y, test.y], f"{name}: the targets")
     if short := [column for column, values in data.columns.items() if len(values) != len(train.y)]:
         raise BadInput(f"{name}: column {short[0]} has no value for each of {len(train.y)} rows: give one each")
-    for remark in tell_test_scale(data.kind, train.x, test.x, data.features):
+    for remark in remark_on_test_scale(data.kind, train.x, test.x, data.features):
         if remark not in data.remarks:  # otherwise the user was warned already
             warn_user(remark, FedrayWarning)
     if data.classes:

@@ -223,7 +223,7 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
     return predict_means(study, world, outputs)
 
 
-def count_errors(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
+def score_rows(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> FloatArray:
     """Returns for each sample whether the predicted class is right (1) or wrong (0), `[..., n]`.
 
     In a regression, returns the squared error of each sample, averaged over the sample's targets.
@@ -350,9 +350,9 @@ def measure_clients(
     def count(client: int, rows: IntArray | None) -> FloatArray:
         if weights is not None and rows is not None:
             answers = classification.weigh_votes(weights[client], votes, rows, finite=finite)
-            return count_errors(study, answers, y[torch.from_numpy(rows)])
+            return score_rows(study, answers, y[torch.from_numpy(rows)])
         mean = votes.mean(axis=0) if common is None else np.tensordot(common.astype(votes.dtype), votes, axes=1)
-        return count_errors(study, mean, y)
+        return score_rows(study, mean, y)
 
     clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
     each = value_each(clients, rows_of_clients(study, world, split), count, group_by_weights(weights))
@@ -379,7 +379,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         inputs, y = study.split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
-            """Returns `count_errors` for each of a client's P personal passes, on samples of the split, `[P, n]`."""
+            """Returns `score_rows` for each of a client's P personal passes, on samples of the split, `[P, n]`."""
             own, errors = host.own_models(state, world, client), []
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
@@ -388,7 +388,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
                     study, world, host.forward(own, counters, world, inputs[part]).cpu()
                 )  # [P * K, n, C]
                 answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
-                errors.append(count_errors(study, answers, y[part]))
+                errors.append(score_rows(study, answers, y[part]))
             return np.concatenate(errors, axis=1)
 
         return value_each(client, rows_of_clients(study, world, split), count, find_tier)
@@ -532,7 +532,7 @@ class Joined(NamedTuple):
 Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
 
 
-class Inquiry(NamedTuple):
+class ClientRequest(NamedTuple):
     """A request to the clients of the run for values of their predictions on a split.
 
     An example of such a value is the log likelihood of a sample.
@@ -656,7 +656,7 @@ def compute_client_values(
     world: int,
     measured: Measured,
     of: RowAnswers,
-    inquiry: Inquiry,
+    inquiry: ClientRequest,
     *,
     own: Own | None,
     common: FloatArray | None = None,
@@ -689,7 +689,9 @@ def compute_client_values(
     )
 
 
-def compute_own_values(host: Host, state: State, world: int, client: IntArray, *, inquiry: Inquiry) -> Iterator[Tensor]:
+def compute_own_values(
+    host: Host, state: State, world: int, client: IntArray, *, inquiry: ClientRequest
+) -> Iterator[Tensor]:
     """Computes the requested values of clients that predict with their own models, for `ask_own`.
 
     Args:
@@ -713,7 +715,7 @@ def compute_own_values(host: Host, state: State, world: int, client: IntArray, *
     return map(torch.tensor, inquiry.summarize(study, value_each(client, inquiry.rows(study, world), value)))
 
 
-def ask_own(runtime: Runtime, state: State, inquiry: Inquiry) -> Own:
+def ask_own(runtime: Runtime, state: State, inquiry: ClientRequest) -> Own:
     """Asks clients that predict with their own models for values of their predictions.
 
     Returns:

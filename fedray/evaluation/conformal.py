@@ -73,7 +73,9 @@ def list_withheld(study: Study, world: int) -> list[IntArray]:
     return [find(client).rows for client in range(answers.count_known(study))]
 
 
-def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None) -> answers.Inquiry:
+def make_request(
+    split: str, rule: conformal.ConformalRule, thresholds: FloatArray | None = None
+) -> answers.ClientRequest:
     """Makes a request to clients to measure the conformal sets of their samples of a split.
 
     Args:
@@ -84,8 +86,8 @@ def inquire(split: str, rule: conformal.ConformalRule, thresholds: FloatArray | 
     """
     measure = partial(measure_sets, rule=rule, thresholds=thresholds)
     if thresholds is None:
-        return answers.Inquiry(split, measure)
-    return answers.Inquiry(split, measure, means=2, halved=split == "hold_out")
+        return answers.ClientRequest(split, measure)
+    return answers.ClientRequest(split, measure, means=2, halved=split == "hold_out")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ def measure_split(
     of = answers.read_world(study, world, measured, split)
     ensemble, known = (None, None) if found is None else (np.full(study.worlds, one.value) for one in found)
     numbers = measure_sets(study, world, of, None, None, rule=rule, thresholds=ensemble)
-    inquiry = inquire(split, rule, known)
+    inquiry = make_request(split, rule, known)
     return numbers, answers.compute_client_values(study, world, measured, of, inquiry, own=own, common=numbers), of.y
 
 
@@ -195,9 +197,9 @@ def measure_all_sets(
     def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
         values = np.full(study.worlds, np.inf)  # worlds that are not measured keep infinite thresholds
         values[: len(thresholds)] = [one.value for one in thresholds]
-        return answers.ask_own(runtime, state, inquire(split, rule, values))
+        return answers.ask_own(runtime, state, make_request(split, rule, values))
 
-    own = answers.ask_own(runtime, state, inquire("hold_out", rule))
+    own = answers.ask_own(runtime, state, make_request("hold_out", rule))
     found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
     told = {"hold_out": ask("hold_out", [one.half.known_clients for one in found])}
     if measured.test:

@@ -84,24 +84,24 @@ def measure_answers(
     return found
 
 
-def inquire(study: Study, split: str) -> answers.Inquiry:
+def make_request(study: Study, split: str) -> answers.ClientRequest:
     """Makes a request to clients for the means of `measure_answers` over their samples of a split."""
-    return answers.Inquiry(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
+    return answers.ClientRequest(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
 def ask_own_splits(
-    study: Study, runtime: Runtime, state: State, test: bool, inquire: Callable[[str], answers.Inquiry]
+    study: Study, runtime: Runtime, state: State, test: bool, make_request: Callable[[str], answers.ClientRequest]
 ) -> dict[str, answers.Own]:
     """Returns for each split the results of clients with their own models.
 
     The dict is empty if clients have no own models.
 
-    `inquire` makes the request to clients for a split. The test split is used only if `test` is True.
+    `make_request` makes the request to clients for a split. The test split is used only if `test` is True.
     """
     if not study.method.phase.is_personal:
         return {}
     splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: answers.ask_own(runtime, state, inquire(split)) for split in splits}
+    return {split: answers.ask_own(runtime, state, make_request(split)) for split in splits}
 
 
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
@@ -141,7 +141,7 @@ def score_tiers(
             continue
         of = answers.read_world(study, world, measured, split)
         told = np.stack(
-            answers.compute_client_values(study, world, measured, of, inquire(study, split), own=own.get(split))
+            answers.compute_client_values(study, world, measured, of, make_request(study, split), own=own.get(split))
         )  # [N, m]
         for group, members in groups.items():
             asked = members & ~np.isnan(told[:, 0])
@@ -461,9 +461,9 @@ def score_samples(study: Study, own: answers.WeightedRows, values: FloatArray) -
     return np.array([metric.score(y, prediction, weight) for metric in metrics])
 
 
-def ask_sample_metrics(split: str) -> answers.Inquiry:
+def ask_sample_metrics(split: str) -> answers.ClientRequest:
     """Makes a request to clients for the user's metrics on their samples of a split."""
-    return answers.Inquiry(split, give_predictions, score=score_samples)
+    return answers.ClientRequest(split, give_predictions, score=score_samples)
 
 
 def score_clients_by_metrics(
@@ -531,7 +531,7 @@ def make_evaluator(
         if study.evaluation.conformal is not None:
             sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
         ask = partial(ask_own_splits, study, runtime, progress.state, test)
-        own = ask(partial(inquire, study)) if study.evaluation.by_tier or study.evaluation.personal else {}
+        own = ask(partial(make_request, study)) if study.evaluation.by_tier or study.evaluation.personal else {}
         metrics = ask(ask_sample_metrics) if list_sample_metrics(study) else {}
         rows = []
         for world in range(study.worlds):

@@ -50,7 +50,7 @@ from fedray.evaluation.answers import (
     weigh_models,
     weigh_own_models,
 )
-from fedray.evaluation.conformal import Thresholds, calibrate, inquire
+from fedray.evaluation.conformal import Thresholds, calibrate, make_request
 from fedray.evaluation.evaluate import measure_models
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.experiments import export
@@ -144,7 +144,7 @@ def calibrate_answers(
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
     measured = measure_models(study, runtime, state, test=False)
-    own = ask_own(runtime, state, inquire("hold_out", rule)) if study.method.phase.is_personal else None
+    own = ask_own(runtime, state, make_request("hold_out", rule)) if study.method.phase.is_personal else None
     return [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)], measured.residual
 
 
@@ -715,7 +715,7 @@ class Comparison:
         """
         import pandas as pd  # slow to import
 
-        from fedray.report.read import list_chosen
+        from fedray.report.read import list_chosen_on_test
 
         rows = []
         for pair in self.pairs:
@@ -723,7 +723,7 @@ class Comparison:
             found = (d.mean, d.low, d.high, d.p, d.n, d.over)
             rows.append((pair.metric, pair.run, pair.baseline, pair.run_mean, pair.baseline_mean, *found))
         frame = pd.DataFrame(rows, columns=COLUMNS)
-        if chosen := list_chosen(self._runs):
+        if chosen := list_chosen_on_test(self._runs):
             each = [(pair.run, pair.baseline) for pair in self.pairs]
             frame["chosen_on_test"] = [", ".join(name for name in both if name in chosen) for both in each]
         return frame

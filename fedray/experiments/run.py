@@ -479,7 +479,7 @@ def run_inline(
 # Trials with client actors. The trial's process coordinates the actors, within the resources that Ray gives to it.
 
 
-def refuse_other_seats(scenario: Scenario) -> None:
+def require_one_cpu_actors(scenario: Scenario) -> None:
     """Checks that the actors of every tier need only one CPU each, because a trial reserves one CPU per actor.
 
     Raises:
@@ -487,7 +487,7 @@ def refuse_other_seats(scenario: Scenario) -> None:
 
     Example:
         >>> from fedray.scenario.loader import read_scenario
-        >>> refuse_other_seats(read_scenario({"clients": {"tiers": {"lab": {"num_gpus": 0.5}}}}))
+        >>> require_one_cpu_actors(read_scenario({"clients": {"tiers": {"lab": {"num_gpus": 0.5}}}}))
         Traceback (most recent call last):
         fedray.core.errors.BadInput: clients.tiers.lab: the actors of a trial have a CPU each: drop num_gpus
     """
@@ -519,7 +519,7 @@ def open_runtime(
     from fedray.runtime.ray.cluster import plan_trial
     from fedray.runtime.ray.coordinator import RayRuntime
 
-    refuse_other_seats(scenario)
+    require_one_cpu_actors(scenario)
     seats = plan_trial(study.clients, actors)
     with closing(RayRuntime(scenario, own.shipped(study), study, name, seats=seats)) as runtime:
         yield runtime, {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}

@@ -24,7 +24,7 @@ from fedray.files import plain
 from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, Table, is_chosen, list_score_notes
+from fedray.report.read import MARK, Table, is_chosen_on_test, list_score_notes
 from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
@@ -32,7 +32,7 @@ from fedray.scenario.nested import flatten
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart
 from fedray.storage.checkpoint import write_parquet
-from fedray.storage.directory import watch_place
+from fedray.storage.directory import make_move_check
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Lines about cells that train.
@@ -105,7 +105,7 @@ def train_cells(
     failed: dict[str, str] = {}
     children: list[subprocess.Popen[str]] = []
     plain.make_parent(folder / "cell")
-    confirm_place = watch_place(folder)
+    confirm_directory = make_move_check(folder)
     at_once = max(1, min(jobs, len(cells)))
     began = time.monotonic()
     at_work: list[str] = []
@@ -139,7 +139,7 @@ def train_cells(
         return None if status == 0 else (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
 
     def train(cell: NamedCell) -> None:
-        confirm_place()
+        confirm_directory()
         at_work.append(cell.name)
         log.info("training %s; %s of %s cells have ended", ", ".join(at_work), len(ended), len(cells))
         reason = train_cell(cell)
@@ -166,7 +166,7 @@ def train_cells(
         stop()
         pool.shutdown(wait=True)
         ending.hooks.remove(stop)
-    confirm_place()
+    confirm_directory()
     return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
 
 
@@ -557,7 +557,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     """Returns the rows of a finished cell in `table.parquet`, one for each metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
-    chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen(summary) else ""
+    chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen_on_test(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}
     costs |= {f"answer_{name}": summary.get("answer", {}).get(name) for name in ("bytes", "passes")}
     facts = {"cell": cell.name, "method": summary["method"], "apart": apart, "chosen": chosen, **costs}

@@ -11,7 +11,7 @@ from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.run import explain_run, open_runtime, refuse_other_seats
+from fedray.experiments.run import explain_run, open_runtime, require_one_cpu_actors
 from fedray.own_code.user_code import import_modules
 from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.session import Snapshot, describe_lanes, run_session
@@ -79,7 +79,7 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
     if scenario.runtime == "ray" and not actors:
         raise BadInput("runtime = ray: a trial trains in its own process: leave runtime out, or give actors=N")
     if actors:
-        refuse_other_seats(scenario)
+        require_one_cpu_actors(scenario)
 
 
 def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:

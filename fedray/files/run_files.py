@@ -76,7 +76,7 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
         if seal is not None and seal not in (seal_entries(found, path.name), seal_entries(found)):
             raise ValueError("its checksum differs")
     except (ValueError, RecursionError) as error:
-        raise say_damaged(path, error, remedy) from None
+        raise make_damaged_error(path, error, remedy) from None
     return found
 
 
@@ -98,10 +98,10 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
             raise Damaged(f"{path} cannot be used (it has {found.st_size:,} bytes, more than 1 GB)", remedy)
         return path.read_bytes()
     except OSError as error:
-        raise say_unreadable(path, error, remedy) from None
+        raise make_unreadable_error(path, error, remedy) from None
 
 
-def say_unreadable(path: Path, error: OSError, remedy: str) -> FedrayError:
+def make_unreadable_error(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
     `Damaged` is for a path that is missing or is a directory. `BadInput` is for a path that this user may not read.
@@ -122,7 +122,7 @@ def say_unreadable(path: Path, error: OSError, remedy: str) -> FedrayError:
 RESTORE = "restore it, or run again"
 
 
-def say_damaged(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
+def make_damaged_error(path: Path, why: object, remedy: str = RESTORE) -> Damaged:
     """Returns the error to raise for a damaged file."""
     return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
@@ -150,7 +150,7 @@ def read_parquet_files(
             # a thread that still holds the bytes when Python ends would abort the process
             tables.append(file.read(columns=names, use_threads=False))
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
-            raise say_damaged(path, error, remedy) from None
+            raise make_damaged_error(path, error, remedy) from None
     return tables
 
 
@@ -176,7 +176,7 @@ def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTOR
         with np.load(content, allow_pickle=False) as packed:
             return {name: packed[name] for name in wanted if name in packed.files}
     except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
-        raise say_damaged(path, str(error) or type(error).__name__, remedy) from None
+        raise make_damaged_error(path, str(error) or type(error).__name__, remedy) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def find_checkpoints(folder: Path) -> list[int]:
     return sorted(int(name) for name in found if name.isdecimal())  # without copies that a user made
 
 
-def read_totals(path: Path, remedy: str) -> dict[str, Any]:
+def read_progress(path: Path, remedy: str) -> dict[str, Any]:
     """Reads `progress.json` of a checkpoint, and checks its digest and its round.
 
     Raises:
@@ -213,11 +213,11 @@ def read_totals(path: Path, remedy: str) -> dict[str, Any]:
     file = path / "progress.json"
     totals = read_sealed(file, remedy)
     if totals.get("round") != int(path.name[6:]):
-        raise say_damaged(file, f"it is that of round {totals.get('round')}", remedy)
+        raise make_damaged_error(file, f"it is that of round {totals.get('round')}", remedy)
     return totals
 
 
-def read_vouched(out: Path, remedy: str) -> FileSums:
+def read_listed_files(out: Path, remedy: str) -> FileSums:
     """Returns the sizes and digests of files that the newest checkpoint lists. Without a checkpoint, the dict is empty.
 
     Raises:
@@ -225,7 +225,7 @@ def read_vouched(out: Path, remedy: str) -> FileSums:
         FedrayError: The newest checkpoint cannot be read for a different reason.
     """
     known = find_checkpoints(out / "checkpoints")
-    totals = read_totals(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
+    totals = read_progress(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
     files: FileSums = totals.get(FILES_KEY, {})
     return files
 
@@ -267,10 +267,10 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
     try:
         found = sum_file(path)
     except OSError as error:
-        raise say_unreadable(path, error, remedy) from None
+        raise make_unreadable_error(path, error, remedy) from None
     if found != wanted:
         why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
-        raise say_damaged(path, why, remedy)
+        raise make_damaged_error(path, why, remedy)
 
 
 def check_parts(out: Path, table: str) -> list[Path]:
@@ -291,7 +291,7 @@ def check_parts(out: Path, table: str) -> list[Path]:
         ...     [path.name for path in check_parts(out, "rounds.parquet")]
         ['part-000000004.parquet']
     """
-    vouched = read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+    vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
     check_files(out, vouched, f"{table}/")
     return list(list_parts(out, table).values())
 
@@ -330,7 +330,7 @@ def has_file(folder: Path, name: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise say_unreadable(folder, error, "") from None
+        raise make_unreadable_error(folder, error, "") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -577,7 +577,7 @@ def read_summary(out: Path) -> dict[str, Any]:
     found = read_sealed(path, RESUME)
     missing = [key for key in SUMMARY_KEYS if key not in found]
     if missing:
-        raise say_damaged(path, f"it has no {missing[0]}", RESUME)
+        raise make_damaged_error(path, f"it has no {missing[0]}", RESUME)
     return found
 
 
@@ -600,7 +600,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     try:
         return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     except pa.ArrowException:
-        raise say_damaged(folder, "a column of its parts differs in its type", RESUME) from None
+        raise make_damaged_error(folder, "a column of its parts differs in its type", RESUME) from None
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:

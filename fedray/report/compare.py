@@ -499,7 +499,7 @@ def _is_worse(run: ReadRun, other: ReadRun, name: str) -> bool:
 _AT_SERVER = ("seconds_per_step", "seconds_per_sample")
 
 
-def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
+def list_uncounted_work(runs: Sequence[ReadRun], over: str | None) -> list[str]:
     """Returns a list with a note on work that virtual time leaves out.
 
     The list is empty if runs are not compared by virtual time.
@@ -507,7 +507,7 @@ def list_uncounted(runs: Sequence[ReadRun], over: str | None) -> list[str]:
     Example:
         >>> answer = {"answer": {"models": 5, "bytes": 94_800, "passes": 5}}
         >>> run = ReadRun("a", {"method": {"name": "feddf"}}, "", {}, answer, {}, None, None, {})
-        >>> print(*list_uncounted([run], "sim_seconds"))
+        >>> print(*list_uncounted_work([run], "sim_seconds"))
         Virtual seconds leave out what it costs to answer (a: 94.8 kB of models, 5 passes), and steps of the server (a).
     """
     if over != read.SECONDS:
@@ -537,7 +537,7 @@ def list_caveats(runs: Sequence[ReadRun], over: str | None = None) -> list[str]:
     text = f"The runs differ in evaluate.ood ({', '.join(other)}): their scores of such inputs are not compared."
     notes = [*list_data_notes(runs), *list_pairing_notes(runs, over), *read.list_answer_notes(runs)]
     notes += [line for run in runs for line in read.list_score_notes(run.summary, run.name)]
-    notes += [*list_noise_notes(runs), *list_uncounted(runs, over)]
+    notes += [*list_noise_notes(runs), *list_uncounted_work(runs, over)]
     return [*notes, *([text] if len(other) > 1 else [])]
 
 
@@ -586,7 +586,7 @@ def figure_differences(runs: list[ReadRun]) -> Figure | None:
 
 def make_difference_table(runs: Sequence[ReadRun], pairs: Sequence[RunPair]) -> Table:
     """Returns header and rows of a table of paired differences. It shows at which round or cost scores were taken."""
-    first, chosen = runs[0].name, read.list_chosen(runs)
+    first, chosen = runs[0].name, read.list_chosen_on_test(runs)
     head = ["score, run", "at", "its mean", f"mean of {first}", "difference", "95 % interval", "pairs"]
     rows: list[list[str | Best]] = []
     for pair in pairs:

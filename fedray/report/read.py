@@ -357,10 +357,10 @@ def find_headline(runs: Sequence[ReadRun]) -> str:
     """
     plain = runs[0].metric
     personal = f"personal_{plain}"
-    return personal if list_apart(runs) and all(has_score(run, personal) for run in runs) else plain
+    return personal if list_personal_runs(runs) and all(has_score(run, personal) for run in runs) else plain
 
 
-def list_apart(runs: Sequence[ReadRun]) -> list[ReadRun]:
+def list_personal_runs(runs: Sequence[ReadRun]) -> list[ReadRun]:
     """Lists the runs whose clients predict with their own models or weights.
 
     A run with a user's own method is listed, too, if it recorded personal scores that its scenario did not request.
@@ -380,7 +380,7 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
 
     A note says which score is compared first, or that some run lacks this score.
     """
-    apart, plain = list_apart(runs), name_score(runs[0].metric)
+    apart, plain = list_personal_runs(runs), name_score(runs[0].metric)
     personal = f"personal_{runs[0].metric}"
     if not apart:
         return []
@@ -402,7 +402,7 @@ def name_compared(runs: Sequence[ReadRun], metric: str, *, unit: bool = False) -
     If clients of some run predict with their own models or weights, the name of the common ensemble's headline score
     ends with `of the common answer`.
     """
-    common = " of the common answer" if metric == runs[0].metric and list_apart(runs) else ""
+    common = " of the common answer" if metric == runs[0].metric and list_personal_runs(runs) else ""
     return name_score(metric, unit=unit) + common
 
 
@@ -474,12 +474,12 @@ Table = tuple[list[str], Sequence[Sequence[str | Best]]]  # header and rows
 BEST = "checkpoint.best"  # chooses the models to keep, not the end of a run
 
 
-def is_chosen(summary: Mapping[str, Any]) -> bool:
+def is_chosen_on_test(summary: Mapping[str, Any]) -> bool:
     """Returns whether test samples chose the last round of a run. If so, its final scores are too optimistic.
 
     Example:
         >>> summary = {"chosen_on_test": {"stop.metric": "accuracy"}}
-        >>> is_chosen(summary), mark_score("90.0 %", summary)
+        >>> is_chosen_on_test(summary), mark_score("90.0 %", summary)
         (True, '90.0 % †')
         >>> list_score_notes(summary)
         ['†: of a round that the test rows chose (stop.metric = accuracy), so that it is too good.']
@@ -489,7 +489,7 @@ def is_chosen(summary: Mapping[str, Any]) -> bool:
 
 def mark_score(text: str, summary: Mapping[str, Any]) -> str:
     """Adds a dagger to the text of a final score if test samples chose the last round of the run."""
-    return f"{text} {MARK}" if is_chosen(summary) else text
+    return f"{text} {MARK}" if is_chosen_on_test(summary) else text
 
 
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
@@ -521,9 +521,9 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     return lines
 
 
-def list_chosen(runs: Sequence[ReadRun]) -> frozenset[str]:
+def list_chosen_on_test(runs: Sequence[ReadRun]) -> frozenset[str]:
     """Returns the names of the runs whose last round was chosen by test samples."""
-    return frozenset(run.name for run in runs if is_chosen(run.summary))
+    return frozenset(run.name for run in runs if is_chosen_on_test(run.summary))
 
 
 def _read_choices(summary: Mapping[str, Any]) -> Mapping[str, str]:

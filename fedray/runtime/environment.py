@@ -56,7 +56,7 @@ def read_patience() -> float:
     return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
 
 
-def read_share() -> int:
+def read_run_count() -> int:
     """Returns the number of runs that share a cluster (`FEDRAY_PARTS`).
 
     Raises:

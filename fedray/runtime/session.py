@@ -201,13 +201,13 @@ def run_session(
             }
         )
 
-    with directory.lock_run_directory(out) as confirm_place:
+    with directory.lock_run_directory(out) as confirm_directory:
         records.confirm_identity(out, digests, tell)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
         while True:
             recorder = checkpoint.RunRecorder(
-                out, study, runtime.private, show, confirm_place=confirm_place, saved=saved
+                out, study, runtime.private, show, confirm_directory=confirm_directory, saved=saved
             )
             try:
                 more = {"keep_clients": recorder.keep_clients} if measure is make_evaluator else {}
@@ -215,7 +215,7 @@ def run_session(
                 advance = None if study.asynchronous is None else choose_advance(study, runtime, progress)
                 progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
-                confirm_place()
+                confirm_directory()
                 scoring = time.perf_counter()
                 summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
                 scores = sum(seconds) + time.perf_counter() - scoring
@@ -224,9 +224,9 @@ def run_session(
                 recorder.checkpoint(progress)
                 raise
             except errors.Lost:  # a worker is gone, and so are the private vectors of its clients
-                confirm_place()
+                confirm_directory()
                 progress = _begin(study, runtime, out)
-        confirm_place()
+        confirm_directory()
         timings = {"process": (whole := time.perf_counter() - began), "training": whole - scores, "evaluation": scores}
         _manifest(out, study, facts, progress, timings)
         files = {name: sum_file(out / name) for name in FINAL_FILES if (out / name).is_file()}

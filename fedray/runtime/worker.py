@@ -29,7 +29,7 @@ from fedray.runtime import exchange
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.update import Dealt, Jobs, Private, Update, Weigh, find_reading
+from fedray.training.update import BlockBatches, Jobs, Private, Update, Weigh, find_reading
 
 if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
@@ -96,7 +96,7 @@ def deal_data(
     move: Callable[[Tensor], Tensor],
     rows_on_device: RowsOnDevice | None = None,
     weigh: Weigh | None = None,
-) -> Dealt:
+) -> BlockBatches:
     """Divides the samples of each lane's client into batches. A lane is one of the jobs that are trained together.
 
     Args:
@@ -149,7 +149,7 @@ def deal_data(
         return move(x), move(y)
 
     source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
-    return Dealt(read, move(weight), None if local.augment else source)
+    return BlockBatches(read, move(weight), None if local.augment else source)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,13 +283,13 @@ class Worker:
             update = piece.end(update)
         return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
-    def deal(self, update: Update) -> Dealt:
+    def deal(self, update: Update) -> BlockBatches:
         """Returns the batches of the jobs in `update`."""
         jobs = update.jobs
         deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
         return deal(local=update.local, move=self.to_device, rows_on_device=self.rows_on_device)
 
-    def make_block(self, update: Update, dealt: Dealt) -> lanes.Block:
+    def make_block(self, update: Update, dealt: BlockBatches) -> lanes.Block:
         """Makes the block of the jobs in `update`, without the terms that `Phase.pieces` add to the gradient."""
         return lanes.Block(
             start=update.start,

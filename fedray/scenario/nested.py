@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput, quote_value, show_line
-from fedray.files.run_files import RESTORE, read_or_explain, say_damaged, say_unreadable
+from fedray.files.run_files import RESTORE, make_damaged_error, make_unreadable_error, read_or_explain
 from fedray.own_code.user_code import name_type
 from fedray.scenario.names import NAMED, trains_one_model
 
@@ -131,7 +131,7 @@ def load_yaml(path: Path) -> Any:
     except UnicodeDecodeError:
         raise BadInput(f"{where} is not UTF-8 text: name a scenario, which is a YAML file") from None
     except OSError as wrong:
-        raise say_unreadable(Path(where), wrong, "give a YAML file") from None
+        raise make_unreadable_error(Path(where), wrong, "give a YAML file") from None
     return parse_yaml(text, where)
 
 
@@ -146,10 +146,10 @@ def read_mapping(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise say_damaged(path, "it is not UTF-8 text") from None
+        raise make_damaged_error(path, "it is not UTF-8 text") from None
     tree = parse_yaml(text, str(path))
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise say_damaged(path, "no keys in it")
+        raise make_damaged_error(path, "no keys in it")
     return text, tree
 
 

@@ -125,7 +125,7 @@ def count_earlier(who: IntArray) -> IntArray:
 
 Assign = Callable[[int], tuple[IntArray, IntArray]]  # from a turn to clients and models of its jobs
 Moment = Callable[[int, float], float]  # (client, virtual second) -> virtual seconds
-MOST_VAIN = 100  # after MOST_VAIN * (1 + clients) lost jobs and unavailable clients in a row, a run ends
+MOST_IDLE_EVENTS = 100  # after MOST_IDLE_EVENTS * (1 + clients) lost jobs and unavailable clients in a row, a run ends
 KEPT_TURNS = 64  # number of newest turns whose assignments of models to clients are cached
 _DRAWS = 1024  # number of random numbers drawn at once
 
@@ -195,8 +195,8 @@ class Timeline:
             pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
-            assign: A function that takes the number of a turn. It returns the clients and the models of the jobs in
-                this turn, sorted by client.
+            assign: A function that takes t, a client's number of earlier turns (a turn is one training by a client). It
+                returns all clients and the models that each trains in its turn t, sorted by client.
             world: Index of the world (a seed and a fold).
         """
         self.rule, self._pace = rule, pace
@@ -269,7 +269,7 @@ class Timeline:
         ok, pop = clock.OK, heapq.heappop
         most = math.inf if self.rule.max_staleness is None else self.rule.max_staleness
         while self._known < steps:
-            if not queue or self._vain > MOST_VAIN * (1 + self._clients):
+            if not queue or self._vain > MOST_IDLE_EVENTS * (1 + self._clients):
                 raise FedrayError(
                     f"after {self._known} server steps no upload arrives any more: look at deadline, dropout, tick and "
                     "max_staleness of participation, at the windows of clients.trace, and at the clients' data"
@@ -474,7 +474,7 @@ def _find_pace(study: Study, costs: ClientCosts, world: int) -> Pace:
 LEAST_STEPS = 32  # fewest server steps that are computed at once
 
 
-class Horizon:
+class KnownSteps:
     """The next server steps of all worlds, and the jobs that end at them.
 
     Server steps that are already computed are called *known*.
@@ -491,7 +491,7 @@ class Horizon:
         >>> rule = AsyncRule("buffered", concurrency=2, goal=2)
         >>> pace = Pace(np.array([1.0, 2.0]), transfer=np.zeros(2), parallel=np.zeros(2, bool), ready=np.ones(2, bool))
         >>> line = Timeline(rule, pace, 1, seed=0, assign=lambda turn: (np.arange(2), np.zeros(2, int)))
-        >>> ahead = Horizon([line], models=1, last=9)
+        >>> ahead = KnownSteps([line], models=1, last=9)
         >>> ahead.reach(3)
         >>> ahead.seconds(0, 3)[:, 0].tolist(), ahead.jobs.client[ahead.places(1, 3)].tolist()
         ([2.0, 3.0, 4.0], [1, 0, 0, 1])
@@ -699,7 +699,7 @@ class Versions:
                 self._rows[row, self.now[row]] = _copy_row(state.models, row), _copy_row(state.counters, row)
             self.now[row] += 1
 
-    def free(self, t: int, ahead: Horizon, *, all: bool = True) -> None:
+    def free(self, t: int, ahead: KnownSteps, *, all: bool = True) -> None:
         """Deletes the versions that no later step needs.
 
         A version is needed until the server has used the uploads of all jobs that started from it.
@@ -764,7 +764,7 @@ class _Call(NamedTuple):
     """The J jobs that the runtime trains in one call.
 
     Attributes:
-        places: Indexes into the jobs of `Horizon.jobs`, `[J]`.
+        places: Indexes into the jobs of `KnownSteps.jobs`, `[J]`.
         group: Index of each job's group, `[J]`. The uploads of a group change the same model in the same server step.
         groups: For each group, its server step and the row of the state that its uploads change.
     """
@@ -790,7 +790,7 @@ class AsyncTraining:
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
         self._costs = count_costs(study, phase)
         self._rows = study.worlds * phase.models  # M
-        self._ahead = Horizon(make_timelines(study, phase, self._costs), phase.models, study.rounds)
+        self._ahead = KnownSteps(make_timelines(study, phase, self._costs), phase.models, study.rounds)
         self._versions = Versions(study.worlds, phase.models, progress.flight())
         self._sums = Sums(self._rows, phase.models)
         self._due = self._at = progress.round  # the next step that needs training; the current step

@@ -291,10 +291,10 @@ class Measuring:
 
 
 def _count_due(seconds: FloatArray, every: float) -> FloatArray:
-    """Returns the number of evaluations that are due up to each virtual second.
+    """Returns how many evaluations are due up to each of several times.
 
     Args:
-        seconds: Virtual seconds since the start of the run.
+        seconds: The times, in virtual seconds since the start of the run.
         every: Virtual seconds between two evaluations.
 
     Example:

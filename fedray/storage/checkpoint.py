@@ -145,7 +145,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
-    totals = run_files.read_totals(path, remedy)
+    totals = run_files.read_progress(path, remedy)
     tensors = _load_tensors(path / run_files.STATE_FILE, totals.get(run_files.FILES_KEY, {}), remedy)
     parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}
     for name, value in tensors.items():
@@ -168,7 +168,7 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
             flight=lambda: parts["flight"],
         )
     except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise run_files.say_damaged(path / "progress.json", error, remedy) from None
+        raise run_files.make_damaged_error(path / "progress.json", error, remedy) from None
     return progress, parts["private"]
 
 
@@ -180,9 +180,9 @@ def _load_tensors(file: Path, files: run_files.FileSums, remedy: str) -> dict[st
         with file.open("rb"):  # if this user may not read the file, the loader's own error would not say so
             return load_file(file)
     except OSError as error:
-        raise run_files.say_unreadable(file, error, remedy) from None
+        raise run_files.make_unreadable_error(file, error, remedy) from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise run_files.say_damaged(file, str(error) or type(error).__name__, remedy) from None
+        raise run_files.make_damaged_error(file, str(error) or type(error).__name__, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -282,7 +282,7 @@ def mend_run_directory(out: Path) -> list[str]:
         try:
             load_checkpoint(out / CHECKPOINTS, round)
             run_files.check_files(
-                out, run_files.read_totals(out / CHECKPOINTS / f"round-{round:06d}", "").get(run_files.FILES_KEY, {})
+                out, run_files.read_progress(out / CHECKPOINTS / f"round-{round:06d}", "").get(run_files.FILES_KEY, {})
             )
         except Damaged as error:
             reasons.append(error.reason)
@@ -351,7 +351,7 @@ class RunRecorder:
         private: Callable[[], dict[str, Any]],
         watch: Callable[[Progress], None],
         *,
-        confirm_place: Callable[[], None] = lambda: None,
+        confirm_directory: Callable[[], None] = lambda: None,
         saved: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes a recorder without rows in memory.
@@ -361,13 +361,13 @@ class RunRecorder:
             study: The study that is trained.
             private: A function that returns the clients' private vectors, which are saved with a checkpoint.
             watch: A function that is called with the progress after each evaluated round.
-            confirm_place: A function that is called before each write. It raises an error if the run directory was
+            confirm_directory: A function that is called before each write. It raises an error if the run directory was
                 moved or deleted.
             saved: A function that is called after each checkpoint.
         """
         self.out, self.study = out, study
-        self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_place, saved
-        vouched = run_files.read_vouched(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+        self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_directory, saved
+        vouched = run_files.read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
         self._files: run_files.FileSums = vouched or run_files.sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []

@@ -101,16 +101,16 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
         Unwritable: The directory cannot be written.
     """
     try:
-        confirm_place = watch_place(out)
+        confirm_directory = make_move_check(out)
     except OSError as error:
         raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
     with plain.hold_lock(out / LOCK, say_written(out), wait=wait):
         for path in out.glob("*/.*.part"):  # files of a process that was killed
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-        yield confirm_place
+        yield confirm_directory
 
 
-def watch_place(out: Path) -> Callable[[], None]:
+def make_move_check(out: Path) -> Callable[[], None]:
     """Returns a function that raises `Unwritable` if the directory was moved or deleted after this call.
 
     Raises:
@@ -118,7 +118,7 @@ def watch_place(out: Path) -> Callable[[], None]:
     """
     began = out.stat()
 
-    def confirm_place() -> None:
+    def confirm_directory() -> None:
         now = None
         with suppress(OSError):
             now = out.stat()
@@ -128,7 +128,7 @@ def watch_place(out: Path) -> Callable[[], None]:
                 "now (`fedray resume` for a run)"
             )
 
-    return confirm_place
+    return confirm_directory
 
 
 def drop_newer_parts(out: Path, round: int) -> None:

@@ -122,7 +122,7 @@ def count_lost_models(out: Path) -> int:
             jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
             found = jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist()
         except (pa.ArrowException, KeyError) as error:
-            raise run_files.say_damaged(path, str(error).partition(" in ")[0]) from None
+            raise run_files.make_damaged_error(path, str(error).partition(" in ")[0]) from None
         for row in found:
             key = tuple(row[name] for name in JOB_MODEL)
             used[key] = used.get(key, False) or row["ok_any"]
@@ -130,7 +130,7 @@ def count_lost_models(out: Path) -> int:
     return max(lost.values(), default=0)
 
 
-def count_drawn_answers(study: Study, progress: Progress) -> int:
+def count_untrained_answers(study: Study, progress: Progress) -> int:
     """Returns the number of models that predict although they still equal an initial model at the end of a run.
 
     Models are counted only if the method or the schedule is the user's own. For fedray's own methods, `fedray.advice`
@@ -167,7 +167,7 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
     more: dict[str, Any] = {"stopped": progress.stopped} if progress.stopped else {}
     if lost := count_lost_models(out):
         more["untrained_models"] = lost
-    if (drawn := count_drawn_answers(study, progress)) > lost:
+    if (drawn := count_untrained_answers(study, progress)) > lost:
         more["drawn_models"] = drawn - lost
     if study.evaluation.best is not None and progress.courses.get(BEST):
         value, round = progress.courses[BEST][0]
@@ -656,7 +656,7 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:
-        totals = run_files.read_totals(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
+        totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(tree, totals, rounds)
     identity.refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
     if began:

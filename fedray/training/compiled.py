@@ -183,7 +183,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
         ...     both, alone = train_compiled(net, lanes(0, 2)).final, train_compiled(net, lanes(1, 2)).final
         ...     assert torch.equal(both[1:], alone)
     """
-    task, kernel, kept = LaneTask(), find_mlp_kernel(net) or CONV_KERNEL, _Kept([])
+    task, kernel, kept = LaneTask(), find_mlp_kernel(net) or CONV_KERNEL, _References([])
     with torch.no_grad():
         if block.source is None:
             block = block._replace(read=lru_cache(maxsize=1)(block.read))
@@ -201,7 +201,7 @@ def train_compiled(net: Net, block: Block) -> Trained:
         _describe_training(task, kept, block, final, loss)
         memory = None
         for piece in pieces:
-            own = _Kept([])
+            own = _References([])
             _describe_data(task, own, net, block, piece)
             if memory is None:
                 memory = _reserve_memory(kernel, task, block.start.dtype, again=True)
@@ -235,7 +235,7 @@ def _reserve_memory(kernel: Kernel, task: LaneTask, dtype: torch.dtype, *, again
     return found
 
 
-class _Kept(NamedTuple):
+class _References(NamedTuple):
     """Holds references to arrays, so that the arrays exist as long as a kernel may use their memory addresses."""
 
     arrays: list[Tensor | NDArray[Any] | None]
@@ -277,7 +277,9 @@ def describe_layers(task: LaneTask, net: Net, shape: LayerShape) -> int:
     return sum((task.width[k] + task.bias[k]) * task.width[k + 1] for k in range(task.layers))
 
 
-def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor, loss: NDArray[np.float64]) -> None:
+def _describe_training(
+    task: LaneTask, kept: _References, block: Block, final: Tensor, loss: NDArray[np.float64]
+) -> None:
     """Writes the optimizer, its rates and the memory addresses of the models into a kernel's task."""
     local, lanes = block.local, len(block.start)
     task.optimizer = 2 if local.optimizer == "adam" else 1 if local.momentum else 0
@@ -295,7 +297,7 @@ def _describe_training(task: LaneTask, kept: _Kept, block: Block, final: Tensor,
     task.final, task.loss, task.gives_change = kept.hold(final), kept.hold(loss), block.wants_change
 
 
-def _describe_data(task: LaneTask, kept: _Kept, net: Net, block: Block, piece: _Piece) -> None:
+def _describe_data(task: LaneTask, kept: _References, net: Net, block: Block, piece: _Piece) -> None:
     """Writes the data of some steps into a kernel's task. Checks every size on which the kernel relies."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]

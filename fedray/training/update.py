@@ -176,7 +176,7 @@ class Jobs(NamedTuple):
         return t if self.flight is None else self.flight.turn
 
 
-class Dealt(NamedTuple):
+class BlockBatches(NamedTuple):
     """The batches of a block (clients that are trained together).
 
     Attributes:
@@ -231,10 +231,10 @@ class Site(Protocol):
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Returns the network outputs `[M, n, C]` of models `rows`, `[M, d]`, for raw inputs `x` of a world."""
 
-    def deal(self, update: "Update") -> Dealt:
+    def deal(self, update: "Update") -> BlockBatches:
         """Draws the batches of a block."""
 
-    def make_block(self, update: "Update", dealt: Dealt) -> Block:
+    def make_block(self, update: "Update", dealt: BlockBatches) -> Block:
         """Makes the block that an engine trains."""
 
 

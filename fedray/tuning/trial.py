@@ -30,7 +30,7 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
-from fedray.experiments.run import choose_device, refuse_other_seats, reopen_study, run_inline
+from fedray.experiments.run import choose_device, reopen_study, require_one_cpu_actors, run_inline
 from fedray.files import plain
 from fedray.files.run_files import find_checkpoints
 from fedray.own_code.user_code import import_modules
@@ -460,7 +460,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
         more = "" if base.runtime == "inline" else ", give --address"
         remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
         raise BadInput(f"{named} needs a cluster, but runtime = {base.runtime}: {remedy}")
-    refuse_other_seats(base)
+    require_one_cpu_actors(base)
 
 
 def _end_with_parent() -> None:
@@ -586,11 +586,11 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
     return (wanted if points is None else min(wanted, len(points))), points
 
 
-def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], None] = lambda: None) -> None:
+def run_search(state: SearchState, submit: Submit, confirm_directory: Callable[[], None] = lambda: None) -> None:
     """Runs the trials that a sweep still lacks.
 
-    `submit` gives a task to a worker. Before the search starts new trials, it calls `confirm_place`, which raises an
-    error if the directory of the sweep was moved or deleted.
+    `submit` gives a task to a worker. Before the search starts new trials, it calls `confirm_directory`. This function
+    raises an error if the directory of the sweep was moved or deleted.
     """
     for frozen in state.study.get_trials(deepcopy=False):
         known = optuna_study.trial_note(frozen).get("training")
@@ -602,7 +602,7 @@ def run_search(state: SearchState, submit: Submit, confirm_place: Callable[[], N
     ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
     learns = state.sweep.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
     while True:
-        confirm_place()
+        confirm_directory()
         while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
             trial = queue.popleft() if queue else ask()
             if trial is None:

@@ -17,7 +17,7 @@ from fedray.core.errors import BadInput, FedrayError, FedrayWarning, quote_value
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
-from fedray.files.run_files import RESTORE, read_parquet_files, read_sealed, say_damaged, table_schema
+from fedray.files.run_files import RESTORE, make_damaged_error, read_parquet_files, read_sealed, table_schema
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
@@ -319,7 +319,7 @@ def run_sweep(
     optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     current_ending().advise("the same command with --resume goes on", needs=folder / directory.COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
-    with directory.lock_run_directory(folder) as confirm_place:
+    with directory.lock_run_directory(folder) as confirm_directory:
         begun = any((folder / directory.TRIALS).glob("*"))
         stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
@@ -333,7 +333,7 @@ def run_sweep(
             try:
                 how: dict[str, Any] = {"actors": sweep.actors, "wait_for": wait_for}
                 with search.make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
-                    search.run_search(state, submit, confirm_place)
+                    search.run_search(state, submit, confirm_directory)
             except KeyboardInterrupt:
                 raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None
             return write_results(state, report=report)
@@ -448,7 +448,7 @@ class SweepResult:
                 _read_trial(path, row, modules, space, sweep["scenario"]) for row in self._table.to_pylist()
             ]
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise say_damaged(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
+            raise make_damaged_error(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
 
     @classmethod
     def from_path(cls, path: str | Path, *, modules: tuple[str, ...] = ()) -> "SweepResult":

@@ -239,7 +239,7 @@ def test_the_ingredients_in_a_methods_file_are_the_defaults_of_its_keys(
     by_file = train_whole(of_method(method, change))
     named = {} if METHOD_SPECS[method].coefficients else {"coefficients": None}  # no key names the mean of these
     monkeypatch.setattr(
-        "fedray.assembly.methods.leave_open", lambda _scenario, setting, _defaults: replace(setting, **named)
+        "fedray.assembly.methods.unset_defaults", lambda _scenario, setting, _defaults: replace(setting, **named)
     )
     by_keys = train_whole(of_method(method, change))
     assert torch.equal(by_file.models, by_keys.models) and torch.equal(by_file.counters, by_keys.counters)

@@ -358,7 +358,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     if kind == "targets":
         refuse_coarse_targets(parts, "data: the targets")
         made = [np.ascontiguousarray(part.reshape(len(part), -1), dtype=np.float32) for part in parts]
-        remarks = doubt_targets(parts[0], task)
+        remarks = remark_on_whole_targets(parts[0], task)
         if is_text:
             remarks = ("data: the labels are text of numbers, read as targets of a regression", *remarks)
         return Labels(made[0], made[1] if test is not None else None, (), remarks)
@@ -370,7 +370,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     else:
         parts = [part.reshape(len(part)) for part in parts]
     codes, known, said = _number(parts, names)
-    said += () if names else doubt_classes(parts[0], task)
+    said += () if names else remark_on_many_classes(parts[0], task)
     return Labels(codes[0], codes[1] if test is not None else None, known, (*remarks, *said))
 
 
@@ -438,7 +438,7 @@ def _is_one_hot(rows: NDArray[Any]) -> bool:
     return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())
 
 
-def doubt_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
+def remark_on_whole_targets(values: NDArray[Any], task: str) -> tuple[str, ...]:
     """Returns a remark if targets are whole numbers that repeat, as classes do. Otherwise returns ().
 
     Args:
@@ -466,7 +466,7 @@ def is_whole_with_gaps(values: NDArray[Any]) -> bool:
     return 0 < len(there) < len(values) and bool((there == np.floor(there)).all())
 
 
-def doubt_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
+def remark_on_many_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
     """Returns a remark if many different integer labels occur, as in a regression. Otherwise returns ().
 
     `task` is `auto`, `classification` or `regression`, as the user wrote it.
@@ -663,7 +663,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns the kind of a column as an input: `number`, or a key of `TOLD`."""
+    """Returns what a column of inputs holds: `number`, or another kind, for which `TOLD` has a remark."""
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"

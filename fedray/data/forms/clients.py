@@ -45,7 +45,7 @@ def describe_thing(thing: Any) -> str:
     return name_type(thing)
 
 
-def read_thing(thing: Any, reading: ReadOptions) -> Dataset:
+def read_labeled(thing: Any, reading: ReadOptions) -> Dataset:
     """Makes a data set from inputs and labels, given in any form that `read_raw_parts` accepts."""
     train, held = read_raw_parts(thing, reading)
     _refuse_orders([train, held])

@@ -24,8 +24,8 @@ from fedray.data.types import (
     classification,
     narrow,
     regression,
+    remark_on_test_scale,
     split_stratified,
-    tell_test_scale,
 )
 from fedray.own_code.user_code import blame_user_code, name_type
 
@@ -263,7 +263,7 @@ def make_dataset(
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     if reading.task == "auto" and arrays.is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")
-        remarks = [*remarks, *arrays.doubt_classes(train.y[~np.isnan(train.y)], "auto")]
+        remarks = [*remarks, *arrays.remark_on_many_classes(train.y[~np.isnan(train.y)], "auto")]
     words = ("training ", "test ") if len(given) > 1 else ("",)
     whole = [_treat_gaps(part, reading, word) for part, word in zip([train, *given[1:]], words, strict=True)]
     inputs, origin = narrow([part.x for part in whole])
@@ -295,7 +295,7 @@ def make_dataset(
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay unchanged
-    remarks = (*remarks, *labels.remarks, *tell_test_scale(data.kind, train.x, test.x, train.features))
+    remarks = (*remarks, *labels.remarks, *remark_on_test_scale(data.kind, train.x, test.x, train.features))
     data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
 

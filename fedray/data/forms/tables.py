@@ -168,7 +168,9 @@ def choose_columns(
     classes = task == "classification" or (task == "auto" and len(targets) == 1 and _is_class(frame[targets[0]]))
     for column in targets:
         given = frame[column].dropna().to_numpy()
-        remarks += arrays.doubt_classes(given, task) if classes else arrays.doubt_targets(given, task)
+        remarks += (
+            arrays.remark_on_many_classes(given, task) if classes else arrays.remark_on_whole_targets(given, task)
+        )
         if not classes and arrays.is_text(frame[column]):
             remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
     groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}

@@ -279,7 +279,7 @@ class ClientActors:
         self.seconds = math.inf
         self.actors: list[Any] = []
         self.specs: list[placement.ActorSpec] = []
-        self.parts = environment.read_share()
+        self.parts = environment.read_run_count()
         self.lost: list[str] = []
         self._seats: cluster.Reservation | None = None
         self._shared: tuple[Any, ...] = ()
