@@ -17,7 +17,7 @@ from fedray.core.options import MethodSpec
 from fedray.data import store
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.deal import OPEN
-from fedray.data.partition import BlockBatches, is_partitioner, wants_columns
+from fedray.data.partition import PartitionedData, is_partitioner, wants_columns
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
@@ -278,7 +278,7 @@ class UserObjects:
     augment: tuple[Any, ...] = ()
     metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     callbacks: tuple[Callable[..., Any], ...] = ()
-    dealt: BlockBatches | None = None
+    dealt: PartitionedData | None = None
     walk: Walk | None = None
 
     def shipped(self, study: Study) -> "UserObjects":

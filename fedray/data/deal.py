@@ -20,7 +20,7 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.partition import BlockBatches, ClientRows, Generator, find_names, name_owners
+from fedray.data.partition import ClientRows, Generator, PartitionedData, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
 from fedray.data.synthetic import GeneratedShards
@@ -49,7 +49,7 @@ REMEDY = "restore it, or let the run that wrote it write it again"
 
 
 def pack_partition(
-    data: Dataset, dealt: BlockBatches, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
+    data: Dataset, dealt: PartitionedData, folds: list[int], clusters: Sequence[IntArray | None] = (None,)
 ) -> bytes:
     """Returns the content of a partition file as bytes.
 
@@ -64,7 +64,7 @@ def pack_partition(
         >>> cut = partition.gather_cut(np.arange(len(data.train.y)), np.arange(len(data.train.y)) % 3, 3)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / FILE_NAME
-        ...     _ = path.write_bytes(pack_partition(data, BlockBatches([cut], [cut], [], []), folds=[0]))
+        ...     _ = path.write_bytes(pack_partition(data, PartitionedData([cut], [cut], [], []), folds=[0]))
         ...     np.array_equal(read_partition(path, data, [(0, 0)]).kept[0].rows, cut.rows)
         True
     """
@@ -99,7 +99,7 @@ def pack_partition(
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _list_rows(dealt: BlockBatches, world: int) -> tuple[IntArray, IntArray, IntArray]:
+def _list_rows(dealt: PartitionedData, world: int) -> tuple[IntArray, IntArray, IntArray]:
     """Returns three arrays `[n]` for the n samples of a world: index, client and split.
 
     The training samples come first.
@@ -119,7 +119,7 @@ def _list_rows(dealt: BlockBatches, world: int) -> tuple[IntArray, IntArray, Int
     return np.concatenate(rows), np.concatenate(owners), np.concatenate(splits).astype(np.int8)
 
 
-def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> BlockBatches:
+def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> PartitionedData:
     """Reads the samples of the clients and of the server from a partition file.
 
     `worlds` has the pair (index of the replicate, fold) of each world. If the file has a single replicate, all
@@ -175,7 +175,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
         parts.append((*cuts, rows[kind == 2], rows[kind == 3]))
     owned, kept, held, server, test = (list(column) for column in zip(*parts, strict=True))
     found = [part if (split == number).any() else [] for number, part in ((1, held), (2, server), (3, test))]
-    return BlockBatches(owned, kept, found[0], found[1], test=found[2])
+    return PartitionedData(owned, kept, found[0], found[1], test=found[2])
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
@@ -339,8 +339,8 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
 
 
 def _keep_out(
-    data: Dataset, dealt: BlockBatches, worlds: list[tuple[int, int]], rule: UnseenClientRule
-) -> BlockBatches:
+    data: Dataset, dealt: PartitionedData, worlds: list[tuple[int, int]], rule: UnseenClientRule
+) -> PartitionedData:
     """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples."""
     each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
@@ -349,16 +349,16 @@ def _keep_out(
     if not all(map(len, test)):
         raise BadInput(f"data.test_clients = {_show(rule.wanted)}: these clients have no rows: keep others out")
     server = [rows[~np.isin(rows, out)] for rows, out in zip(dealt.server, test, strict=False)]
-    return BlockBatches(dealt.owned, kept, held, server, ids, test)
+    return PartitionedData(dealt.owned, kept, held, server, ids, test)
 
 
-def _pool(dealt: BlockBatches) -> BlockBatches:
+def _pool(dealt: PartitionedData) -> PartitionedData:
     """Joins all clients that train to a single client, which holds all their samples."""
 
     def join(cuts: list[ClientRows]) -> list[ClientRows]:
         return [ClientRows(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
 
-    return BlockBatches(
+    return PartitionedData(
         join(dealt.owned), join(dealt.kept), [], [], [np.zeros(1, np.int64)] * len(dealt.ids), dealt.test
     )
 
@@ -411,7 +411,7 @@ class PartitionSettings(NamedTuple):
     clients: int | None
     own: Any = None
     declares: bool = False
-    dealt: BlockBatches | None = None
+    dealt: PartitionedData | None = None
     copies: Shifts | None = None
 
 
@@ -428,7 +428,7 @@ def build_shards(
     pooled: PartitionSettings | None = None,
     own: Any = None,
     declares: bool = False,
-    dealt: BlockBatches | None = None,
+    dealt: PartitionedData | None = None,
     unseen: UnseenClientRule | None = None,
 ) -> Shards:
     """Deals a data set to clients, separately in each world.
@@ -527,7 +527,7 @@ def _deal(
     hold_out: float = 0.0,
     server: float = 0.0,
     unseen: UnseenClientRule | None = None,
-) -> BlockBatches:
+) -> PartitionedData:
     """Deals the samples anew for each pair (seed, fold) in `worlds`."""
     if settings.copies is not None and settings.own is None and settings.name in partition.BY_VALUE:
         raise BadInput(
@@ -538,7 +538,7 @@ def _deal(
         places = worlds if unseen is None else [(seed, 0) for seed, _ in worlds]
         known = {place: _deal_fold(data, settings, *place) for place in dict.fromkeys(places)}
         cuts = [known[place] for place in places]
-        dealt = BlockBatches(cuts, cuts, [], [])
+        dealt = PartitionedData(cuts, cuts, [], [])
         dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
         return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
     dealt, path = _read_file(data, settings, worlds), settings.options["file"]
@@ -597,7 +597,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
     return lambda rows, draw: known(values[rows], clients, draw)
 
 
-def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> BlockBatches:
+def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> PartitionedData:
     """Reads the partition file that the options name, for each pair (seed, fold) in `worlds`."""
     path = expand_user_path("data.partition.file", settings.options["file"])
     seeds = list(dict.fromkeys(seed for seed, _ in worlds))
@@ -611,8 +611,8 @@ def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[in
 
 
 def _set_rows_aside(
-    worlds: list[tuple[int, int]], dealt: BlockBatches, *, hold_out: float, server: float
-) -> BlockBatches:
+    worlds: list[tuple[int, int]], dealt: PartitionedData, *, hold_out: float, server: float
+) -> PartitionedData:
     """Takes the server's samples and the withheld samples from the clients in every world.
 
     Does nothing if a partition file already names these samples.

@@ -44,7 +44,7 @@ class ClientRows(NamedTuple):
         return np.repeat(np.arange(self.clients), np.diff(self.offsets))
 
 
-class BlockBatches(NamedTuple):
+class PartitionedData(NamedTuple):
     """The samples that clients and the server hold.
 
     Each list has one entry for each world (a combination of a seed and a fold of the data).

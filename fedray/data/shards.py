@@ -16,7 +16,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import EVALUATED_CLIENTS, IntArray
 from fedray.data.files import read_pieces
-from fedray.data.partition import BlockBatches, ClientRows, gather_cut
+from fedray.data.partition import ClientRows, PartitionedData, gather_cut
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, draw_meanings, mislabel, permute_labels, shift_inputs
 from fedray.data.types import Array, Dataset, Split
 
@@ -303,7 +303,7 @@ class StoredShards:
         self,
         data: Dataset,
         folds: list[int],
-        dealt: BlockBatches,
+        dealt: PartitionedData,
         *,
         groups: Array | None,
         original: Dataset | None = None,
