@@ -239,7 +239,7 @@ def table_command(
     from fedray.scenario.loader import import_first, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
-    plain.confirm_writable("--out", out)
+    plain.confirm_writable(out)
     modules = import_first(find_scenario_file(scenario), modules)
     wanted = read_scenario(find_scenario_file(scenario), overrides)
     if no_report:
@@ -297,7 +297,7 @@ def tune_command(
     folder = out or Path("runs") / path.stem
     refuse_scenario(str(path), load_yaml(path))
     refuse_taken_sweep(folder, resume=resume)
-    plain.confirm_writable("--out", folder)
+    plain.confirm_writable(folder)
     import_modules(modules)
     from fedray.tuning.tune import describe_summary, run_sweep
 

@@ -180,7 +180,7 @@ def run_command(
     load_yaml(path)
     if out is not None or force:
         refuse_taken(wanted_folder, force=force)
-    confirm_writable("--out", wanted_folder)
+    confirm_writable(wanted_folder)
     modules = import_first(path, modules)
     wanted = read_scenario(path, overrides)
     address = find_address(wanted.runtime, address)
@@ -220,7 +220,7 @@ def resume_command(
     from fedray.storage.directory import require_run_directory
 
     require_run_directory(folder)
-    confirm_writable("resume", folder)
+    confirm_writable(folder)
     with import_quickly():
         from fedray.assembly.registry import UserObjects
         from fedray.experiments.run import resume_run
@@ -344,7 +344,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[s
 
     folders = _leave_out_files(folders)
     if len(folders) == 1 and has_sweep(folders[0]):
-        confirm_writable("--out", (out or folders[0] / "report.html").parent)
+        confirm_writable((out or folders[0] / "report.html").parent)
         click.echo(str(_open_sweep(folders[0], modules).write_report(out)))
         return
     for folder in folders:
@@ -357,7 +357,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[s
                 f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
             )
     target = out or folders[0] / "report.html"
-    confirm_writable("--out", target.parent)
+    confirm_writable(target.parent)
     log.info("drawing the report")
     with import_quickly():
         from fedray.report.page import write_report
@@ -418,7 +418,7 @@ def _confirm_picture(option: str, out: Path) -> None:
     """
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise BadInput(f"{option} {out}: the picture is a .png, .svg or .pdf file: give a name that ends so")
-    confirm_writable(option, out.parent)
+    confirm_writable(out.parent)
 
 
 def _write_picture(figure: Figure, out: Path, dpi: int = 110) -> None:
@@ -452,7 +452,7 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
     from fedray.storage.directory import require_run_directory
 
     require_run_directory(folder)
-    confirm_writable("--out", out or folder)
+    confirm_writable(out or folder)
     import_modules(modules)
     with import_quickly():
         from fedray.api import load
@@ -483,7 +483,7 @@ def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, mod
     if not is_sweep:
         require_run_directory(folder)
     if out is None:
-        confirm_writable("--out", folder)
+        confirm_writable(folder)
     drawn: Run | SweepResult
     if is_sweep:
         drawn = _open_sweep(folder, modules)

@@ -327,7 +327,7 @@ def run_scenario(
     """
     address = environment.find_address(scenario.runtime, address)
     environment.refuse_unused_wait(wait_for, address)
-    confirm_writable("--out", out)
+    confirm_writable(out)
     environment.prepare_process()
     existed = out.exists()
     options = [f" --import {quote(name)}" for name in own.modules]

@@ -534,7 +534,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     if changed:
         raise BadInput(
             f"{folder} holds a run of another scenario ({changed}): remove it, and the cell runs again, or choose "
-            "another --out"
+            "another directory"
         )
     try:
         reopen_study(folder, UserObjects())

@@ -33,7 +33,7 @@ def explain_unwritable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise Unwritable(f"cannot write {path}: {path.parent} is gone: was it moved or deleted?") from None
     except OSError as error:
-        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot write {path}: {error.strerror}: free space or choose another directory") from None
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -81,7 +81,7 @@ def make_parent(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unwritable(f"cannot make {path.parent}: {error.strerror}: choose another --out") from None
+        raise Unwritable(f"cannot make {path.parent}: {error.strerror}: choose another directory") from None
 
 
 def make_folder(path: Path) -> None:
@@ -135,7 +135,7 @@ def explain_missing_path(path: Path, what: str) -> str:
     return f"there is no such {what} in {Path.cwd()}: correct it, or start from the folder where the run began"
 
 
-def confirm_writable(key: str, folder: Path) -> None:
+def confirm_writable(folder: Path) -> None:
     """Checks that a directory can be written. Writes and removes an empty file in it.
 
     If the directory does not exist, the nearest directory above it is tested.
@@ -151,7 +151,7 @@ def confirm_writable(key: str, folder: Path) -> None:
         probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
-        raise BadInput(f"{key} {folder} cannot be written ({error.strerror}): choose another directory") from None
+        raise BadInput(f"{folder} cannot be written ({error.strerror}): choose another directory") from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -37,7 +37,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
     try:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"--out {out} cannot be made ({error.strerror}): choose another directory") from None
+        raise BadInput(f"out = {out} cannot be made ({error.strerror}): choose another directory") from None
     with plain.hold_lock(out / LOCK, say_written(out)):
         refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
@@ -103,7 +103,7 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
     try:
         confirm_directory = make_move_check(out)
     except OSError as error:
-        raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another --out") from None
+        raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another directory") from None
     with plain.hold_lock(out / LOCK, say_written(out), wait=wait):
         for path in out.glob("*/.*.part"):  # files of a process that was killed
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def require_run_directory(folder: Path) -> None:
         FedrayError: The disk has a fault.
     """
     if not run_files.has_file(folder, "scenario.yaml"):
-        raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the --out of a run")
+        raise BadInput(f"{folder} is no run directory (it has no scenario.yaml): give the directory of a run")
 
 
 def refuse_taken(out: Path, *, force: bool = False) -> None:
@@ -172,12 +172,12 @@ def refuse_taken(out: Path, *, force: bool = False) -> None:
     is_run = (out / "scenario.yaml").is_file() and (out / "checkpoints").is_dir()
     if is_run and not force:
         raise BadInput(
-            f"--out {out} holds another run: choose another directory, or `fedray resume {out}`, or add --force"
+            f"out = {out} holds another run: choose another directory, or `fedray resume {out}`, or add --force"
         )
     if not is_run:
-        raise BadInput(f"--out {out} holds other files: choose another directory")
+        raise BadInput(f"out = {out} holds other files: choose another directory")
     if out.is_symlink():
-        raise BadInput(f"--out {out} is a link: --force replaces the run in a directory, so name the directory itself")
+        raise BadInput(f"out = {out} is a link: --force replaces the run in a directory, so name the directory itself")
     if plain.is_locked(out / LOCK):
         raise say_written(out)
 
@@ -213,9 +213,9 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
             break
         except FileExistsError:
             if not wanted.parent.is_dir():
-                raise BadInput(f"{wanted.parent} is a file, but runs are written below it: give --out") from None
+                raise BadInput(f"{wanted.parent} is a file, but runs are written below it: give another out") from None
         except OSError as error:
-            raise BadInput(f"{out} cannot be made ({error.strerror}): give --out") from None
+            raise BadInput(f"{out} cannot be made ({error.strerror}): give another out") from None
     try:
         yield out
     finally:
@@ -239,7 +239,7 @@ def remove_run(out: Path) -> None:
         try:
             out.rename(aside)
         except OSError as error:
-            raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another --out") from None
+            raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -304,6 +304,6 @@ def refuse_taken_sweep(folder: Path, *, resume: bool) -> None:
     """
     if has_sweep(folder):
         if not resume:
-            raise BadInput(f"--out {folder} holds a sweep: choose another directory, or add --resume to go on")
+            raise BadInput(f"out = {folder} holds a sweep: choose another directory, or add --resume to go on")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"--out {folder} holds other files: choose another directory")
+        raise BadInput(f"out = {folder} holds other files: choose another directory")

@@ -83,7 +83,7 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The storage, the study, the pruner and the sampler. A resumed sweep continues with the same proposals.
 
-IN_USE = "name = {} is a study of this storage: choose another, or --resume with the --out of its sweep"
+IN_USE = "name = {} is a study of this storage: choose another, or resume the sweep in its directory"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 PRUNED = "pruned at age"  # an attribute of a trial that its worker writes before the training stops
 

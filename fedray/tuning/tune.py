@@ -346,7 +346,7 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
     if copy.is_file():
         before, now = nested.read_mapping(copy)[1], dict(sweep.source)
         if any(before.get(key) != now.get(key) for key in {*before, *now} - CHANGEABLE):
-            raise BadInput(f"--out {folder} holds another sweep (see its {directory.COPY}): choose another directory")
+            raise BadInput(f"out = {folder} holds another sweep (see its {directory.COPY}): choose another directory")
         if journal is None and (folder / directory.JOURNAL).is_file():
             raise BadInput(f"{folder} keeps its study in {directory.JOURNAL}: leave out --storage")
     else:
@@ -436,7 +436,7 @@ class SweepResult:
             Damaged: A file of the directory cannot be read.
         """
         if not directory.has_sweep(path):
-            raise BadInput(f"{path} is no sweep (it has no {directory.COPY}): give the --out of a sweep")
+            raise BadInput(f"{path} is no sweep (it has no {directory.COPY}): give the directory of a sweep")
         if not (path / TRIALS_FILE).exists():
             raise BadInput(f"{path} has no {TRIALS_FILE}: the sweep has not ended: `fedray tune ... --resume`")
         self.path = path

@@ -75,7 +75,7 @@ def confirm_shared(folder: Path, environment: dict[str, Any]) -> None:
     blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
     if blind:
         raise BadInput(
-            f"--out {folder}: node {blind[0]}{f' (and {len(blind) - 1} more)' if blind[1:] else ''} does not see it, "
+            f"out = {folder}: node {blind[0]}{f' (and {len(blind) - 1} more)' if blind[1:] else ''} does not see it, "
             "and trials write there: put it on a file system that all nodes share, or tune on one machine"
         )
 
