@@ -35,8 +35,8 @@ class Measured(NamedTuple):
         held_out: Raw outputs of all models of `answer` on the held-out samples.
         weights: For each world, the clients' weights over the models that predict, `[N, K]`. The dict is empty if all
             clients predict in the same way.
-        own: For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for
-            test samples, and the second row for held-out samples.
+        own: For each (world, client), the accuracies or RMSEs of its P personal passes (trainings of its own models),
+            `[2, P]`. The first row is for test samples, and the second row for held-out samples.
         residual: For each world, the variance of the residuals on training samples, for the standardized target. The
             dict is empty for classification.
         ood: Raw outputs of all models of `answer` for the out-of-distribution inputs.
@@ -182,9 +182,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
     If test samples belong to clients, a client is scored on its own test samples. Otherwise it is scored on the common
-    test samples of its classes. The samples are weighted, so that each class has its share in the client's training
-    samples. In a regression all common test samples count. If groups of clients have changed copies of the test
-    samples, only the copies of the client's group count.
+    test samples of its classes. The samples are weighted, so that each class has the same share as in the client's
+    training samples. In a regression all common test samples are used. If each group of clients has its own
+    copy of all test samples, a client is scored on the copy of its group.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -250,7 +250,7 @@ Group = Callable[[int], int | None]  # client -> key of its group, whose clients
 
 
 def group_by_weights(weights: FloatArray | None) -> Group:
-    """Returns a function that takes a client and returns its group (`value_each`).
+    """Returns the argument `group` of `value_each`, a function that takes a client and returns its group.
 
     If `weights` is None, all clients predict alike and are in group 0. Otherwise each client predicts in its own way,
     and its group is None.
@@ -268,7 +268,8 @@ def value_each(
     Args:
         clients: Ids of the clients, `[N]`.
         find: A function that takes a client and returns its samples.
-        value: A function that computes the values of a client's samples.
+        value: A function that takes a client and the indices of samples, and returns the values of these samples. None
+            instead of indices stands for all samples of the split.
         group: A function that takes a client and returns its group. Clients of a group predict alike, so the values
             are computed only once for a group. None means that the client is in no group.
     """
@@ -407,12 +408,12 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
 def ask_own_scores(runtime: Runtime, state: State) -> Pieces:
     """Returns the scores of clients of the run that predict with their own models.
 
+    In a personal pass a client trains K models that stay at the client. The predictions of these models are averaged.
     A client's scores are computed in the process that trains the client, because its private models are there.
 
     Returns:
         For each (world, client), the accuracies or RMSEs of its P personal passes, `[2, P]`. The first row is for the
-        client's test samples, and the second row for its held-out samples. Without samples, a score is NaN. In a
-        personal pass a client trains K models that stay at the client. The predictions of these models are averaged.
+        client's test samples, and the second row for its held-out samples. Without samples, a score is NaN.
     """
     return runtime.ask(Question(score_own_models, at_home=True), state)
 
@@ -453,8 +454,8 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
     """Returns for each client the index of its best personal pass, `[N]`, from scores on held-out samples `[N, P]`.
 
-    `lowest` says whether the lowest score is the best. Of equally good passes, the first is the best. NaN is the worst
-    score.
+    In a personal pass a client trains its own models. `lowest` says whether the lowest score is the best. Of equally
+    good passes, the first is the best. NaN is the worst score.
     """
     best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
     return best
@@ -539,12 +540,14 @@ class ClientRequest(NamedTuple):
 
     Attributes:
         split: The split, `test` or `hold_out`.
-        measure: A function that computes the values of each sample, `[n]` or `[means, n]`.
+        measure: A function that takes (study, world, models' predictions, indices of samples, weights of the models)
+            and returns the values of these samples, `[n]` or `[means, n]`. If the indices are None, all samples are
+            used. If the weights are None, the common weights are used.
         means: Number of values that a client averages over its samples. 0 means that the client returns the values of
             each sample.
         halved: Whether only every second sample of each client is used.
-        score: A function that computes a client's scores from the values of its samples. None means that the client
-            returns means or values.
+        score: A function that takes (study, the client's samples, their values) and returns the client's scores. None
+            means that the client returns means or values.
     """
 
     split: str
@@ -719,7 +722,7 @@ def ask_own(runtime: Runtime, state: State, inquiry: ClientRequest) -> Own:
     """Asks clients that predict with their own models for values of their predictions.
 
     Returns:
-        For each (world, client), the means `[means]`, or the values of the client's n_k samples, `[n_k]`.
+        For each (world, client), means `[means]`, scores, or the values of the client's n_k samples, `[n_k]`.
     """
     return runtime.ask(Question(partial(compute_own_values, inquiry=inquiry), at_home=True), state)
 
@@ -768,7 +771,7 @@ def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -
 
 
 def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes a request to clients to fit their weights over the models. A result of c clients is `[K, c]`.
+    """Makes a request to clients to fit their weights over the models. The weights of c clients are `[K, c]`.
 
     `clients` has the ids of the requested clients of each world.
     """

@@ -94,9 +94,8 @@ def ask_own_splits(
 ) -> dict[str, answers.Own]:
     """Returns for each split the results of clients with their own models.
 
-    The dict is empty if clients have no own models.
-
-    `make_request` makes the request to clients for a split. The test split is used only if `test` is True.
+    The dict is empty if clients have no own models. `make_request` is a function that takes a split and returns the
+    request to the clients. The test split is used only if `test` is True.
     """
     if not study.method.phase.is_personal:
         return {}
@@ -128,7 +127,7 @@ def score_tiers(
 
     Returns:
         The scores of all clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`). The first tier is also compared
-        with each other tier, by the difference of their scores (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
+        with every later tier, by the difference of their scores (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
         held-out samples begin with `hold_out_`.
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
@@ -211,7 +210,7 @@ def find_client_weights(
 
     The clients store the weights (FedEM), or they have the weights of their tiers, or the weights follow from the
     losses on the clients' samples. If each client owns one model, the own model has all of the client's weight. If the
-    own model does not predict, the client has the common weights.
+    own model does not predict, the client has the common weights. `worlds` limits the result to the first worlds.
     """
     count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
@@ -369,7 +368,7 @@ def _measure_uncertainty(
 
     Returns:
         The entropy of each prediction, `[n]`, and the part of the entropy that comes from disagreement of the models,
-        `[n]`. This part is None for a single model, or if the ensemble's prediction is not the mean of its models.
+        `[n]`. This part is None for a single model, or if the ensemble does not average its models' predictions.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
     total = classification.entropies(mean)
@@ -469,7 +468,7 @@ def ask_sample_metrics(split: str) -> answers.ClientRequest:
 def score_clients_by_metrics(
     study: Study, world: int, measured: answers.Measured, own: dict[str, answers.Own], prefix: str
 ) -> dict[str, FloatArray]:
-    """Returns a dict from each of the user's metrics to its values for a world's N clients on a split, `[N]`.
+    """Returns the values of each of the user's metrics for a world's N clients on a split, `[N]`, by metric name.
 
     Args:
         study: The trained study (the objects of the run).
@@ -521,8 +520,8 @@ def make_evaluator(
         study: The objects of the run.
         runtime: The runtime that evaluates the models.
         test: Whether test samples are scored. Sweeps must not score test samples.
-        keep_clients: A function that stores the scores of single clients. It is called only if `evaluate.clients` is
-            above 0.
+        keep_clients: A function that takes (round, world, scores of the world's clients) and stores the scores. It is
+            called only if `evaluate.clients` is above 0.
     """
 
     def evaluate(progress: Progress) -> list[dict[str, Any]]:

@@ -82,8 +82,8 @@ def measure_drift(study: Study, runtime: Runtime, state: State) -> list[classifi
     """Returns the drift scores of the clients in each world.
 
     Returns:
-        A list with one entry for each world. The result is None for a single model, for more than
-        `MOST_COMPARED_CLIENTS` clients, or if the models that predict are not the trained models.
+        A list with one entry for each world. The result is None for a single model, for more than 2,000 clients, or if
+        the models that predict are not the trained models.
     """
     models = study.method.phase.models
     if study.method.answer is not None or models < 2 or study.clients.number > MOST_COMPARED_CLIENTS:
@@ -135,7 +135,8 @@ def find_plane_basis(models: Tensor) -> tuple[Tensor, FloatArray]:
 def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     """Measures the loss on the plane through the parameters of models 0, 1 and 2 of the first world.
 
-    The result is empty if there are fewer than three models, or if the network is large.
+    The result is empty if there are fewer than three models. It is also empty if the network is large, or has layers
+    other than linear layers and convolutions with their activations and pooling.
 
     Returns:
         Three arrays. `loss_plane` has the logarithm of the mean training loss on a grid of g points per side, `[g, g]`,
@@ -225,8 +226,8 @@ def write_report_data(
 def compare_members(members: FloatArray) -> FloatArray:
     """Returns for each pair of models the share of samples for which they predict different classes, `[K, K]`.
 
-    `members` has the probabilities that each of K models predicts, `[K, n, C]`. The result is empty if there are more
-    models than the report draws.
+    `members` has the probabilities that each of K models predicts, `[K, n, C]`. The result is empty for more than
+    2,000 models.
 
     Example:
         >>> compare_members(np.array([[[0.9, 0.1], [0.2, 0.8]], [[0.6, 0.4], [0.7, 0.3]]])).tolist()

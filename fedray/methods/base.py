@@ -48,13 +48,14 @@ def federated(
 
     Args:
         setting: The objects built from the scenario.
-        assign: Rule that assigns models to the participants of a round. The scenario's key `schedule.kind` replaces
-            this argument.
+        assign: A function that takes K and the value of `schedule.rows`, and returns the rule that assigns models to
+            the participants of a round. The scenario's key `schedule.kind` replaces this argument.
         local: Settings of a client's training. None means the scenario's section `local`.
-        compress: Compression of uploads. The scenario's key `compress.kind` replaces this argument.
-        merge: Rule by which the server turns a model's uploads into the next model. The scenario's keys
-            `server.coefficients` and `server.robust` replace this argument. The server optimizer (`server.optimizer`)
-            is applied to the result of the rule.
+        compress: A function that takes the layout of a model, and returns the compression of uploads. The scenario's
+            key `compress.kind` replaces this argument.
+        merge: A function that takes the order of the models in the state and the weighting of uploads. It returns the
+            server, which turns a model's uploads into the next model. The scenario's keys `server.coefficients` and
+            `server.robust` replace this argument. The server optimizer (`server.optimizer`) is applied afterwards.
         pieces: Additions to a client's job before or after training.
     """
     stay = (PrivateLayers(setting.private, setting.memory),) if setting.private else ()
@@ -76,7 +77,7 @@ def federated_each(
     compress: Compressor = dense,
     merge: Merge = servers.mean,
 ) -> tuple[Phase, ...]:
-    """Makes the `parts` of a method: one federated training for each network of `method.networks`.
+    """Makes one federated training for each network of `method.networks`, for `Method.parts`.
 
     Each network is trained by the clients that have it. The arguments are those of `federated`.
 
@@ -111,7 +112,8 @@ def federated_slices(
         slices: The slice of the network that each tier trains, such as `cut_slices(setting.tier_nets, window)`.
         assign: Rule that assigns models to participants, as in `federated`.
         local: Settings of a client's training, as in `federated`.
-        compress: Compression of a slice's upload. The scenario's key `compress.kind` replaces this argument.
+        compress: A function that takes the layout of a slice, and returns the compression of the slice's upload. The
+            scenario's key `compress.kind` replaces this argument.
         pieces: Additions to a client's job, as in `federated`.
     """
     make = setting.compress or compress
@@ -196,10 +198,10 @@ def _say_replaced(setting: Setting, key: str, ingredient: str) -> None:
 
 
 def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], ServerWork]:
-    """Returns a function for `Phase.server_work`. The server distils K students, one for each model.
+    """Returns the function `Phase.server_work` of a server that trains K students by distillation, one per model.
 
-    The function returns the server's steps and samples in a round. A student learns from the uploads of its model, and
-    from `more` further teachers.
+    The function takes a round, and returns how many steps the server makes and how many samples it reads. A student
+    learns from the uploads of its model, and from `more` further teachers.
     """
     make, models = setting.distil_work, setting.models
     assert make is not None, "the server distils"
@@ -212,10 +214,11 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns a function for `Phase.server_work`. The server finds each of K models by `steps` steps of descent.
+    """Returns the function `Phase.server_work` of a server that finds each of K models by `steps` steps of descent.
 
-    The function returns the server's steps and samples in a round. A step of descent reads no samples. The server
-    scores each model on the server's own samples at the start, and again after every `each` steps.
+    The function takes a round, and returns how many steps the server makes and how many samples it reads. A step of
+    descent reads no samples. The server scores each model on the server's own samples at the start, and again after
+    every `each` steps.
     """
 
     def work(_t: int) -> ServerWork:

@@ -201,10 +201,10 @@ SPECS = {
 
 
 def beta_predbayes(setting: kit.Setting) -> kit.Method:
-    """Composes two trainings.
+    """Composes two trainings: the clients sample networks, and then the server fits beta.
 
-    In the first training, each of N clients samples M networks of p parameters, `[N, M p]`. In the second training, the
-    server fits beta, `[1, 1]`.
+    In the first training, each of N clients samples M networks of p parameters, `[N, M p]`. In the second training,
+    beta is the model, `[1, 1]`.
 
     `fedray.simulation.stacking` joins the two trainings into one run.
 
@@ -244,7 +244,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of the learning rate, which fix the steps after which a client keeps a sample."""
+    """Returns the cycles of the learning rate, which fix the steps after which a client stores its network."""
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
     )

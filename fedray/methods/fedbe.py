@@ -120,7 +120,7 @@ def fedbe_nokd(setting: kit.Setting) -> kit.Method:
 def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:
     """Composes FedAvg with FedBE's server. All teachers predict together.
 
-    The function `follow` makes the next model from the teachers.
+    `follow` is a function that takes (world, model, round, teachers) and returns the next model.
     """
     sampler = kit.gaussians.TeacherSampler(
         setting.options["sampler"], setting.options["samples"], setting.layout.trainable

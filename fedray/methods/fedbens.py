@@ -30,9 +30,9 @@ Formulas of fedbens:
     w \leftarrow \frac{\sum_{k,m} r_{km} P_{km} w_{km}}{\sum_{k,m} r_{km} P_{km} - (N - 1) \, c_0}.
     $$
 
-    `solver: descent` makes `solver_steps` steps of Adam, and keeps the model that is best on the server's own samples.
-    Densities over many parameters differ by many orders of magnitude, so nearly all $r_{km}$ are 0 or 1. With $M = 1$,
-    $c_0 = 0$ and a small $c$ the method is `fedfisher`.
+    `solver: descent` makes `solver_steps` steps of Adam, and keeps the iterate that is best on the server's own
+    samples. Densities over many parameters differ by many orders of magnitude, so nearly all $r_{km}$ are 0 or 1. With
+    $M = 1$, $c_0 = 0$ and a small $c$ the method is `fedfisher`.
 
 Deviations:
     1. The authors' server makes 1,000 steps of Adam (`solver: descent`). The default here (`solver: exact`) finds the

@@ -28,8 +28,9 @@ Formulas of feddf:
 
 Deviations:
     1. With `networks`, clients without data get no jobs.
-    2. The key `validation` gives the server a share of the training samples, with labels. The server keeps the student
-       that scores best on these samples, or the averaged model if no student is better.
+    2. The key `validation` gives the server a share of the training samples, with labels. The server scores the student
+       on these samples during its training, and keeps the best version. If no version is better than the averaged
+       model, the server keeps the averaged model.
     3. In distillation, the normalization layers keep the statistics of the averaged model.
     4. Noise is one fixed set of standard normal inputs for each world (a combination of a seed and a fold). The paper
        draws new noise for every batch.

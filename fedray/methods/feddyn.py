@@ -23,7 +23,7 @@ Formulas of feddyn_ensemble:
     FedDyn trains each of $K$ models under the schedule of Fed-ensemble, with one $h_{ik}$ for each client and model.
 
 Deviations:
-    1. Clients train for some local epochs instead of minimizing exactly, as in the paper's experiments.
+    1. As in the paper's experiments, clients train for some local epochs instead of minimizing exactly.
     2. If uploads are compressed, a client's correction uses the change that the client computed. The server's vector
        uses the change that was sent.
     3. If a scenario merges uploads by a rule other than the mean, the server's h uses the result of this rule.

@@ -24,7 +24,7 @@ Formulas of fedfisher:
 
     `solver: exact` takes $w^*$. `solver: descent` begins at the mean $\sum_k p_k w_k$ and makes `solver_steps` steps of
     $m \leftarrow 0.9 \, m + g$, $v \leftarrow 0.99 \, v + g^2$, $w \leftarrow w - \eta \, m / (\sqrt v + 0.01)$ with $g
-    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the model that is best on the
+    = \sum_k p_k (F_k + \lambda)(w - w_k)$ and $\eta$ = `solver_lr`. The server keeps the iterate that is best on the
     server's labelled samples.
 
     If all $F_k$ are equal, or $\lambda$ is much larger than all $F_k$, $w^*$ is FedAvg's mean. If losses are quadratic
@@ -138,6 +138,9 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
 
 
 def read_curvature(setting: kit.Setting) -> kit.Curvature:
-    """Returns the addition to each job that measures the curvature of the client's loss (`fisher`, `fisher_rows`)."""
+    """Returns the addition to each job that measures the curvature of the client's loss.
+
+    The options `fisher` and `fisher_rows` choose the labels and the number of samples for the measurement.
+    """
     rows = setting.options["fisher_rows"]
     return kit.Curvature(setting.options["fisher"], None if rows == "all" else int(rows))

@@ -59,7 +59,7 @@ Deviations:
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
     3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
        for the proxy samples takes no virtual time.
-    4. The ensemble has the initial network of a client that drops out, has no samples, or fails in training. In
+    4. If a client drops out, has no samples, or fails in training, the ensemble has the client's initial network. In
        `label_shares` such a client still counts with the number of its samples.
     5. The paper's mixture of experts is left out. The paper's last phase distils the result into one network.
        `Run.distil` does this for any method.

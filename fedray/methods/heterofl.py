@@ -19,7 +19,7 @@ Formulas of heterofl:
     \quad \text{where } S_j \neq \emptyset .
     $$
 
-    A step of a slice takes the tier's seconds per step, times the slice's fraction of the whole network's operations.
+    A training step takes the tier's seconds per step, times the share of the network's operations that the slice needs.
     If $r = 1$ in every tier, HeteroFL equals FedAvg bit for bit.
 
 Deviations:

@@ -98,7 +98,7 @@ def deep_ensemble(setting: kit.Setting) -> kit.Method:
 
 
 def local_only(setting: kit.Setting) -> kit.Method:
-    """Composes N models `[N, d]` as a baseline. Client i trains model i alone."""
+    """Composes N models `[N, d]` as a baseline. Only client i trains model i."""
     plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
     phase = kit.federated(replace(setting, models=setting.clients.number))
     return kit.Method(

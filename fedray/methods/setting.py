@@ -71,9 +71,9 @@ class Setting:
             ...]`. The inputs are noise, the inputs of `server_rows`, or the inputs of a data set. The option `inputs`
             chooses the kind, and `input_rows` the number n for noise and data sets. Your own method may declare both
             options.
-        label_counts: A function that takes a world, and returns the number of training samples by client and class,
-            `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting adds no
-            bytes to the traffic. For a regression it raises `BadInput`.
+        label_counts: A function that takes a world, and returns how many training samples each client has of each
+            class, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting
+            adds no bytes to the traffic. For a regression it raises `BadInput`.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
         rows: What each row of the schedule belongs to: a client, a slot (place in the round) or a stratum (set of
@@ -97,7 +97,7 @@ class Setting:
             samples. The key `method.validation` sets which share of all samples the server holds for this purpose.
             `score` is None if there are no such samples.
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
-            weights of each student, `[d]`. The students learn the mean prediction of all uploads. `fuse` is None if the
+            trained students, `[d]` each. The students learn the mean prediction of all uploads. `fuse` is None if the
             server holds no inputs, or if the method has no `networks`.
         walk: Random walk of the models over the clients. None means that there is a server.
         stack: In methods with a meta model, such as stacking, the base networks and the meta model. With

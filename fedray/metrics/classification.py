@@ -295,7 +295,7 @@ BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
     """Returns the share of the samples whose most probable class is the label.
 
-    Of equally probable classes, the first counts.
+    Of equally probable classes, the first is predicted.
 
     Example:
         >>> accuracy([[0.9, 0.1], [0.4, 0.6]], [0, 0])
@@ -469,11 +469,11 @@ def classification_scores(members: ArrayLike, y: ArrayLike, answer: ArrayLike | 
 
 
 def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
-    """Returns values of each sample, `[3 + BINS, n]`. From their means, `scores_of_means` computes scores.
+    """Returns 18 values of each sample, `[18, n]`. From their means, `scores_of_means` computes scores.
 
     The first value is 1 if the prediction is right, and 0 otherwise. The second value is the negative log-likelihood,
-    and the third is the Brier score. There is one further value for each bin of the confidence: the confidence minus
-    the first value for the sample's bin, and 0 for all other bins.
+    and the third is the Brier score. There is one further value for each of 15 bins of the confidence. For the
+    sample's own bin it is the confidence minus the first value, and for all other bins it is 0.
     """
     rows, labels = to_floats(probs), to_labels(y)
     confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
@@ -483,7 +483,7 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
 
 
 def scores_of_means(means: FloatArray) -> dict[str, float]:
-    """Computes accuracy, nll, brier and ece from the means of the values of `row_scores`, `[3 + BINS]`.
+    """Computes accuracy, nll, brier and ece from the means of the 18 values of `row_scores`, `[18]`.
 
     Example:
         >>> rows = row_scores([[0.8, 0.2], [0.8, 0.2]], [0, 1])
@@ -601,7 +601,7 @@ class Drift(NamedTuple):
             client without data has NaN.
         z_total: The z-scores of `total` over the clients, `[N]`.
         z_knowledge: The drift scores, which are the z-scores of `knowledge` over the clients, `[N]`.
-        anomaly: Whether `|z_knowledge|` is above `ANOMALY_Z`, `[N]`.
+        anomaly: Whether `|z_knowledge|` is above 3, `[N]`.
     """
 
     total: FloatArray

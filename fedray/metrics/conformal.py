@@ -39,7 +39,7 @@ _GRID, _TAIL, _REACH = (
 
 
 class Ranks(NamedTuple):
-    """The ranks (places in ascending order) of the scores that FedCP-QQ uses at the clients and at the server.
+    """Two ranks (places in ascending order) of FedCP-QQ, which computes a threshold from one score of each client.
 
     Attributes:
         k: Rank of the score that the client with the most samples sends, from 1.
@@ -78,7 +78,7 @@ def choose_ranks(sizes: tuple[int, ...], alpha: float) -> Ranks:
         alpha: Share of the samples whose label may lie outside of the sample's set, 0 to 1.
 
     Raises:
-        BadInput: Too many clients have different numbers of samples.
+        BadInput: There are more than 300 clients, and their numbers of samples differ.
 
     Example:
         >>> choose_ranks((20,) * 10, alpha=0.1)

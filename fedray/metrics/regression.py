@@ -149,7 +149,7 @@ def regression_scores(
         noise: Variance of the observation noise. It is added to the variance of the ensemble's prediction.
         residual: Variance of the residuals on training samples, averaged over the clients. None means that this
             variance is unknown.
-        floor: Smallest variance of the prediction, which is `VARIANCE_FLOOR` times the square of the target's scale.
+        floor: Smallest variance of the prediction. A run sets it to 1e-6 times the square of the target's scale.
 
     Returns:
         The scores rmse, nll, crps, coverage_50, coverage_90, coverage_95, width_95, sharpness and sharpness_geometric

@@ -53,7 +53,7 @@ class SampleMetric(NamedTuple):
 
     Attributes:
         name: Name of the metric. If `function` is None, this name selects a scorer of scikit-learn.
-        positive: Number of the positive class, if there are two classes.
+        positive: Index of the positive class (0 or 1), if there are two classes.
         function: The user's function `(y_true, y_score)` or `(y_true, y_pred)`. None means scikit-learn's scorer.
     """
 

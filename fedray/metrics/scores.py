@@ -61,7 +61,7 @@ class PairedDifference(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Returns whether the interval excludes zero, or False for a single pair."""
+        """Returns whether the interval excludes zero. Without an interval, the result is False."""
         return self.low > 0 or self.high < 0
 
 
@@ -145,7 +145,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
 
     Args:
         cost: Cost up to each evaluation in ascending order, such as a number of bytes, `[n]`. The evaluation before
-            training is left out. If several evaluations have the same cost, the last one counts.
+            training is left out. Of several evaluations with the same cost, the last is used.
         score: Score of each evaluation, `[n]`.
         budget: The budget in the unit of the cost, at least 0. Infinity means that the last evaluation counts.
 
@@ -281,7 +281,7 @@ def is_fedrays(name: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """The predictions of one replicate and fold for the samples of a split.
+    """The predictions of one replicate (a seed of the run) and fold for the samples of a split.
 
     Attributes:
         prediction: Prediction of the ensemble. In a classification, this is probabilities `[n, C]`. In a regression, it
@@ -291,8 +291,8 @@ class Scored(NamedTuple):
             left out. In stacking, the models are the sub models, without the meta model.
         inputs: Inputs of the samples, as they are in the data set, `[n, ...]`.
         split: The split, `test`, `hold_out` or `train`.
-        replicate: Number of the replicate, from 0.
-        fold: Number of the fold, from 0.
+        replicate: Index of the replicate, from 0.
+        fold: Index of the fold, from 0.
         variance: Variance of the ensemble's prediction in a regression, `[n]`, in the target's unit squared. The
             variance includes the noise that the score `nll` assumes. In a classification, `variance` is None.
 

@@ -42,8 +42,8 @@ def net_of(module_factory: Callable[[], nn.Module], name: str, objective: Object
         outputs: Length of the output for one sample. For `gaussian_nll`, it is twice the number of targets.
 
     Returns:
-        The net. Its `init(key)` makes a new module with random numbers from `key`, and returns its values as a model,
-        `[d]` float32.
+        The net. Its `init(key)` makes a new module with random numbers from `key`, and returns the module's values as a
+        model, `[d]` float32.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -235,7 +235,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     Args:
         objective: Name of the loss.
         outputs: Raw outputs f, `[..., B, outputs]`.
-        y: Class numbers `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
+        y: Class indices `[..., B]` int64, or targets `[..., B]` or `[..., B, targets]`.
 
     Returns:
         The loss of each sample, `[..., B]`.
@@ -261,12 +261,12 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
-    """Returns vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs.
+    """Returns j vectors `[j, outputs]` whose outer products add up to the Fisher matrix of one sample's outputs.
 
-    Up to a constant, the loss is the negative log-likelihood of a distribution whose parameters are the outputs. The
-    Fisher matrix is `diag(p) - p p'` for `cross_entropy` with the probabilities p, the identity for `half_mse`, and
-    twice the identity for `mse`. For `gaussian_nll`, the Fisher information about the mean is `1 / v`, and about the
-    variance v it is `1 / (2 v^2)`.
+    `objective` names the loss. Up to a constant, the loss is the negative log-likelihood of a distribution whose
+    parameters are the raw outputs of the sample, `[outputs]`. The Fisher matrix is `diag(p) - p p'` for `cross_entropy`
+    with the probabilities p, the identity for `half_mse`, and twice the identity for `mse`. For `gaussian_nll`, the
+    Fisher information about the mean is `1 / v`, and about the variance v it is `1 / (2 v^2)`.
 
     Example:
         >>> import torch
@@ -447,7 +447,7 @@ class MeanField(nn.Module):
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
         """Makes two equal Gaussians. Their mean is the vector of the network's initial parameters.
 
-        Every rho has the value `rho`. `name` is the network's name in messages.
+        Every standard deviation is `softplus(rho)`. `name` is the network's name in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -460,7 +460,7 @@ class MeanField(nn.Module):
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
-    """Makes the parameters of a Gaussian: p means, and p values of rho, which all equal `rho`."""
+    """Makes the parameters of a Gaussian with the means `mean`, `[p]`, and all standard deviations `softplus(rho)`."""
     return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
 
 
@@ -502,7 +502,7 @@ class Partitioned(nn.Module):
     def __init__(self, net: nn.Module, rho: float, name: str = "module") -> None:
         """Makes the Gaussian. Its mean is the vector of the network's initial parameters.
 
-        Every rho has the value `rho`. `name` is the network's name in messages.
+        Every standard deviation is `softplus(rho)`. `name` is the network's name in messages.
         """
         nn.Module.__init__(self)
         mean, self._weights = take_out_weights(net, name)
@@ -581,7 +581,7 @@ def find_dropout(module: nn.Module) -> list[nn.Module]:
 def key_batch(key: rng.Keys, step: int, rows: int) -> rng.Keys:
     """Returns a random key for each of the `rows` samples of a batch in training, `[rows]`.
 
-    `key` is the random key of a client's local training. `step` is the number of the step, from 0.
+    `key` is the random key of a client's local training. `step` is the index of the step, from 0.
     """
     return rng.fresh(rng.fresh(rng.fresh(key, _TRAINING), step), np.arange(rows))
 

@@ -23,9 +23,10 @@ NORM_GROUPS = 2  # Hsieh et al. 2020, appendix; Reddi et al. 2021, ResNet-18 wit
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:
-    """Returns a BatchNorm2d, or a GroupNorm with 2 groups (with 1 group if the number of channels is odd).
+    """Returns a BatchNorm2d (`batch`) or a GroupNorm (`group`), as `norm` says.
 
-    Unlike BatchNorm, group normalization has no running statistics that a server would have to average.
+    The GroupNorm has 2 groups, or 1 group if the number of channels is odd. Unlike BatchNorm, group normalization has
+    no running statistics that a server would have to average.
     """
     if norm == "batch":
         return nn.BatchNorm2d(channels)
@@ -559,7 +560,7 @@ class Exits(nn.Module):
         self.blocks, self.heads = nn.ModuleList(blocks), nn.ModuleDict(heads)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns the logits of all heads in training, `[n, H, C]`, and their mean in evaluation, `[n, C]`."""
+        """Returns logits: in training the logits of each head, `[n, H, C]`, and in evaluation their mean, `[n, C]`."""
         each = []
         for number, block in enumerate(self.blocks):
             x = block(x)
@@ -570,12 +571,13 @@ class Exits(nn.Module):
 
 
 def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who: str) -> Exits:
-    """Cuts a network into blocks with a head (output layer) after each. The last head is the network's last layer.
+    """Cuts a network into blocks, and puts a head (output layer) after each block.
 
-    The network must call its layers one after another, as an `nn.Sequential` or a ResNet does, and end in a linear
-    layer. Each layer with weights, except normalization, begins a stage. A Flatten just before such a layer belongs to
-    the same stage. There are `D = min(most, L)` blocks for L stages, and stage i becomes part of block `i D // L`. An
-    added head is a linear layer. For images, its inputs are the means of the channels.
+    The last head is the network's own last layer. The network must call its layers one after another, as an
+    `nn.Sequential` or a ResNet does, and end in a linear layer. Each layer with weights, except normalization, begins a
+    stage. A Flatten just before such a layer belongs to the same stage. There are `D = min(most, L)` blocks for L
+    stages, and stage i becomes part of block `i D // L`. An added head is a linear layer. For images, its inputs are
+    the means of the channels.
 
     `shape` is the shape of one input. In messages, `name` is the name of the network, and `who` is the name of the
     method that needs the blocks.
@@ -640,9 +642,9 @@ def add_exits(net: nn.Module, most: int, shape: tuple[int, ...], name: str, who:
 
 
 def keep_exits(net: Net, depth: int, heads: Sequence[int]) -> Net:
-    """Returns a network of the first `depth` blocks of `net`. The module of `net` must be an `Exits`.
+    """Returns a network of the first `depth` blocks of `net`, whose module is an `Exits` (blocks with heads).
 
-    `heads` lists the blocks that keep their output layers.
+    `heads` lists the indices of the blocks that keep their heads (output layers).
     """
 
     def build() -> nn.Module:
