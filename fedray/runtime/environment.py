@@ -80,7 +80,9 @@ def _read_amount(text: str) -> float | None:
 
 
 def prepare_process() -> None:
-    """Sets the variables of `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
+    """Sets the environment variables in `WORKER` for this process and its children, and checks `FEDRAY_PATIENCE`.
+
+    These variables are about threads, matrix products and memory. A variable that is already set keeps its value.
 
     MKL reads its variables at the first matrix product of the process. malloc reads its variables before Python starts.
     In this process a function of glibc therefore sets the two options of malloc.
@@ -399,7 +401,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def wait_for_ends(folders: Sequence[Path]) -> list[Path]:
-    """Waits at most `ENDING_SECONDS` for the end of local Ray clusters whose drivers are gone.
+    """Waits at most 10 s for the end of local Ray clusters whose drivers (the processes that started them) are gone.
 
     Returns:
         The folders of the clusters that still run.
@@ -422,7 +424,7 @@ def session_processes(folder: Path) -> list[int]:
 
 
 def kill_session(folder: Path) -> None:
-    """Kills all processes of the local Ray cluster with this folder, and waits at most `KILL_SECONDS` for their end."""
+    """Kills all processes of the local Ray cluster with this folder, and waits at most 5 s for their end."""
     deadline = time.monotonic() + KILL_SECONDS
     while (pids := session_processes(folder)) and time.monotonic() < deadline:
         for pid in pids:

@@ -75,7 +75,8 @@ def try_jobs(
     """Trains some jobs together, and leaves out the jobs that fail.
 
     Args:
-        train: A function that takes indexes of jobs and trains these jobs as one block.
+        train: A function that takes indexes of jobs and trains these jobs as one block. It returns the sums over their
+            uploads, and their losses `[W]`.
         name: A function that takes the index of a job and describes the job for the error message.
         skip: Whether jobs that fail are left out. Otherwise the first failure is raised.
         index: Indexes of the jobs in the plan, `[W]`.
@@ -266,8 +267,9 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     """Returns a number for each job of asynchronous training, `[J]`. Jobs with equal numbers may share a block.
 
     Jobs that start from different versions of a model may share a block if two conditions hold. Their learning rates
-    are equal, and all of `Phase.pieces` treat both versions in the same way. If local training calls code of a method
-    or of a user, such jobs never share a block, because the code may use the version as the round's number.
+    are equal, and all additions of the method (`Phase.pieces`) treat both versions in the same way. If local training
+    calls code of a method or of a user, such jobs never share a block, because the code may use the version as the
+    round's number.
 
     Example:
         >>> from fedray.core.method import Local
@@ -419,7 +421,7 @@ class TrainRequest(NamedTuple):
     """The message that makes a client actor train jobs, send the sums of its uploads, or both.
 
     Attributes:
-        exchange: Number of the exchange. An exchange is all messages of a round.
+        exchange: Number that identifies the exchange. An exchange is all messages of a round.
         t: The round, from 0.
         jobs: The jobs to train (a chunk). None means that the actor must only send its sums.
         kept: Number of earlier chunks of this exchange that the actor's sums should contain. If the actor does not have
@@ -468,7 +470,7 @@ def unpack_state(packed: ModelRows) -> State:
 def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
     """Joins the losses and errors of all actors' jobs, in the order of the plan.
 
-    Each array in `parts` has the indexes in the plan of the jobs in the matching item of `rows`.
+    For each item of `rows`, `parts` has the indexes of the item's jobs in the plan.
 
     Example:
         >>> rows = [JobRows(np.array([0.1, 0.2])), JobRows(np.array([0.3]), {0: "ValueError: bad row"})]
@@ -620,9 +622,9 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
     Args:
         queues: The chunks, and the actors that may take them.
-        post: A function that sends a task to an actor that has no task.
-        wait: A function that waits for the next reply, and returns the actor and its reply. The reply is None if the
-            actor has lost its sums.
+        post: A function that takes the index of an actor without a task, and a task. It sends the task to this actor.
+        wait: A function that waits for the next reply, and returns the actor's index and this reply. The reply is None
+            if the actor has lost its sums.
 
     Returns:
         The sums of all uploads, and the losses and errors of all jobs in the order of the plan.
@@ -687,8 +689,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 def choose_laps(seconds: float, actors: int) -> int:
     """Returns how many chunks of jobs each actor gets in the next round.
 
-    The number is 1 if rounds are short, because every chunk costs a call of an actor. `seconds` is the wall time of the
-    last round. It is infinite before the first round.
+    The number is 3. It is 1 if there is only one actor, or if rounds are short, because every chunk costs a call of an
+    actor. `seconds` is the wall time of the last round. It is infinite before the first round.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

@@ -26,7 +26,7 @@ class Node(NamedTuple):
 
     Attributes:
         name: Ray's id of the node. It may be empty.
-        has: Amounts of the node's resources by name: `CPU`, `GPU`, custom resources, and `MEMORY`.
+        has: Amounts of the node's resources by name: `CPU`, `GPU`, `GB of memory`, and custom resources.
 
     Example:
         >>> nodes, actor = [Node("a", {"CPU": 2.0}), Node("b", {"CPU": 2.0})], ActorSpec(0, 0.8, 0.0, {})
@@ -410,8 +410,8 @@ def choose_seats(
         clients: The tiers and their numbers of clients.
         per_actor: Number of clients of each actor, or `auto`.
         actors: Number of actors of the run, or `auto`.
-        parts: Number of runs that share the cluster. This run takes one share. The number counts only if `per_actor`
-            and `actors` are `auto`.
+        parts: Number of runs that share the cluster. This run takes one share. The number has no effect if `per_actor`
+            or `actors` is a number.
         cluster: The resources of the cluster.
         waits: Whether the run waits for more nodes if the cluster is too small for its actors. An actor then needs one
             CPU, or the resources that its tier sets.

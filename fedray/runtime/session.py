@@ -46,7 +46,7 @@ CLIENTS_A_PIECE = 32
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
     """Returns, for each world (a seed and a fold), the ids of the clients for which a `Question` is answered.
 
-    If the question names no clients, these are the first `EVALUATED_CLIENTS` clients of the run.
+    If the question names no clients, these are the first 10,000 clients of the run (`EVALUATED_CLIENTS`).
     """
     if question.clients is not None:
         return question.clients
@@ -112,7 +112,7 @@ class Inline:
         self.worker = make_worker(study, device, threads)
 
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
-        """Trains the jobs of round t; see `Worker.train`."""
+        """Trains the jobs of round t, as `Worker.train` does."""
         return self.worker.train(t, jobs, state, phase)
 
     def ask(self, question: Question, state: State) -> Pieces:
@@ -149,7 +149,7 @@ Watch = Callable[[Snapshot], None]
 
 
 class Enough(errors.FedrayError):
-    """Raised by a `Watch` function to stop the run after the round of the newest snapshot.
+    """Raised by the function `watch` of `run_session` to stop the run after the round of the newest snapshot.
 
     The run is saved and can be resumed. It has no summary.
     """
@@ -173,12 +173,13 @@ def run_session(
         study: The objects of the run.
         runtime: The runtime on which jobs run.
         out: The run directory. It is locked during the session, so that no other process writes to it.
-        watch: A function that is called with a snapshot after each evaluated round.
+        watch: A function that is called after each evaluated round. It takes a snapshot: a dictionary with the round,
+            metrics, bytes and seconds.
         facts: Facts for the manifest about this process and its machine.
         digests: Digests of what is trained (`fedray.assembly.study`). They must equal the digests at the start of the
             run.
         measure: A function that takes the study and the runtime, and returns the function that evaluates the models.
-            Only with the default, the data of the report's pictures are written.
+            The data of the report's pictures are written only if `measure` is the default.
         saved: A function that is called after each checkpoint.
         tell: A function that prints a line to the user as a warning.
 
@@ -248,7 +249,7 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
 
 
 def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
-    """Returns a function that passes a snapshot to `watch`, and the snapshot's metrics to the user's loggers.
+    """Returns a function that passes a snapshot to `watch`, and the snapshot's round and metrics to the user's loggers.
 
     Example:
         >>> logged = []
@@ -370,7 +371,7 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 
 
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the descriptions of several processes into one.
+    """Joins several descriptions of engines (results of `worker_facts`) into one.
 
     `engine` is the first engine. `engines` lists all engines if they differ.
 
@@ -391,7 +392,7 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Returns the kind of a run's engines and the devices on which clients train, for the records of the run.
 
-    `lanes` is "compiled" if compiled kernels train the clients or a student of distillation, else "torch".
+    The entry `lanes` is "compiled" if compiled kernels train the clients or a student of distillation, else "torch".
     """
     engines = facts.get("engines", [facts["engine"]])
     compiled = any(engine["name"] in COMPILED for engine in engines) or has_compiled_students(study)

@@ -54,7 +54,7 @@ class FittedVotes:
 
         Args:
             i: Index of the base.
-            world: The world (a seed and a fold of the data), from 0.
+            world: Index of the world (a seed and a fold of the data).
             folds: Folds of the stack. The vote for a fold counts only classifiers that were fitted without this fold.
             x: Raw inputs of the world, `[n, ...]`.
 

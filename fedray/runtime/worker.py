@@ -108,7 +108,9 @@ def deal_data(
         local: The settings of local training.
         move: A function that moves a tensor to the device and converts it to the networks' data type.
         rows_on_device: Copies of the samples on a device. None means that batches are gathered in main memory.
-        weigh: A function that returns weights of samples. None means that all samples of a batch have the same weight.
+        weigh: A function that takes the lanes' plan and the index of each sample in the client's data, `[S, W, B]`. It
+            returns a multiplier for each sample's weight, `[S, W, B]`. None means that all samples of a batch have the
+            same weight.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -290,7 +292,7 @@ class Worker:
         return deal(local=update.local, move=self.to_device, rows_on_device=self.rows_on_device)
 
     def make_block(self, update: Update, dealt: BlockBatches) -> lanes.Block:
-        """Makes the block of the jobs in `update`, without the terms that `Phase.pieces` add to the gradient."""
+        """Makes the block of the jobs in `update`, without the terms that additions (`Piece`) add to the gradient."""
         return lanes.Block(
             start=update.start,
             counters=update.counters,
@@ -358,7 +360,7 @@ class Worker:
     def own_models(self, state: State, world: int, client: int) -> Tensor:
         """Returns the models with which a client of this process predicts.
 
-        If several objects in `Phase.pieces` give clients their own models, the last of these objects counts.
+        If several additions of the method (`Phase.pieces`) give clients their own models, the last of them is used.
         """
         phase = self.study.method.phase
         k = phase.models

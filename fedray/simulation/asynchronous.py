@@ -136,7 +136,7 @@ class Pace(NamedTuple):
     Attributes:
         compute: Virtual seconds of training.
         transfer: Virtual seconds of download and upload together. They are not used if `link` is set.
-        parallel: Whether the client trains its models at the same time.
+        parallel: Whether the client trains all of its models at the same time.
         ready: Whether the client has samples.
         wait: A function that takes a client and a virtual second, and returns the seconds until the client is
             available. None means that clients are always available.
@@ -195,8 +195,9 @@ class Timeline:
             pace: The time that each client takes for a job.
             models: K, the number of models.
             seed: Seed of the world.
-            assign: A function that takes t, a client's number of earlier turns (a turn is one training by a client). It
-                returns all clients and the models that each trains in its turn t, sorted by client.
+            assign: A function that takes an index t. It returns the jobs of every client's turn t as two arrays
+                (client, model), sorted by client. In a turn, a client trains the models that the schedule assigns to
+                it. Each client's turns are counted from 0.
             world: Index of the world (a seed and a fold).
         """
         self.rule, self._pace = rule, pace
@@ -257,7 +258,7 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of each started job that is not lost and that `take` has not returned yet."""
+        """Returns (model, version) of the started jobs that `take` has not returned. Lost uploads are left out."""
         begun = (
             [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._finished
         )
@@ -360,7 +361,7 @@ class Timeline:
             self._count += 1
 
     def _make_table(self, turn: int) -> tuple[list[int], list[int]]:
-        """Returns the models that clients train in a turn.
+        """Returns the models that each client trains in its turn with the index `turn`.
 
         Returns:
             Offsets `[N + 1]` and models. Client i trains `models[offsets[i] : offsets[i + 1]]`.
@@ -418,7 +419,7 @@ def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timel
     """Returns the timeline of each world.
 
     Args:
-        study: The objects of the run. It must have an `AsyncRule`.
+        study: The objects of the run. Its field `asynchronous` must be set.
         phase: The training that the jobs belong to.
         costs: The costs of the jobs.
 
@@ -498,7 +499,7 @@ class KnownSteps:
     """
 
     def __init__(self, lines: list[Timeline], models: int, last: int) -> None:
-        """Makes a horizon for which no server step is computed yet.
+        """Begins without known server steps.
 
         Args:
             lines: The timeline of each world.
@@ -781,7 +782,7 @@ class AsyncTraining:
         """Prepares training, and computes the timelines up to the server step at which the run begins or resumes.
 
         Args:
-            study: The objects of the run. It must have an `AsyncRule`.
+            study: The objects of the run. Its field `asynchronous` must be set.
             runtime: The runtime on which jobs run.
             phase: The training that the jobs belong to.
             progress: The progress from which the run begins or resumes. Its field `flight` is replaced.
@@ -935,13 +936,12 @@ def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advanc
 
 
 def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves.
+    """Splits jobs into waves that have at most one job of each owner. An owner is a client of one world.
 
     The first wave has each owner's first job, the second wave each owner's second job, and so on.
 
     Args:
-        owner: Number of the client to which each job belongs, `[J]`. The same client has a different number in each
-            world.
+        owner: Number that stands for the owner of each job, `[J]`. A client has a different number in each world.
 
     Example:
         >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left

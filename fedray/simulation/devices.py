@@ -25,9 +25,9 @@ from fedray.files.run_files import read_number_table
 class Links:
     """Speeds of links (network connections of devices) over time.
 
-    An entry is valid from its start until the next entry of the same client starts. If a client's entries repeat, the
-    last entry is also valid before the first entry starts. If the entries do not repeat, the first entry is valid from
-    second 0 on.
+    An entry holds a client's speeds. It is valid from its start until the next entry of the same client starts. If a
+    client's entries repeat, the last entry is also valid before the first entry starts. If the entries do not repeat,
+    the first entry is valid from second 0 on.
 
     Attributes:
         client: Client of each entry, `[n]`, in ascending order.
@@ -94,8 +94,8 @@ class Devices:
 
     Attributes:
         clients: All clients. Their tiers describe the devices.
-        figures: Numbers that describe each client's device, `[N]`, by name (a field of `Tier`). NaN means the number of
-            the client's tier.
+        figures: Numbers that describe each client's device, `[N]`, by name (a field of `Tier`). NaN means that the
+            number of the client's tier is used.
         available: A function of three arrays `[J]`: the world's seed, the client, and the current virtual second. It
             returns the virtual seconds until each client is available, `[J]`. 0 means available now. None means that
             every client is always available.
@@ -137,9 +137,9 @@ class Devices:
         return values
 
     def slowness(self, seeds: IntArray, client: IntArray) -> FloatArray:
-        """Draws a log-normal factor of each client's computing time, `[J]`.
+        """Draws a log-normal factor by which each client's computing time is multiplied, `[J]`.
 
-        If a trace or a profile sets the client's time of a step or sample, the factor is 1.
+        The factor is 1 for a client whose seconds per step or per sample come from a trace or a profile.
         """
         spread = self.figure("spread", client)
         for measured in (self.figures[name][client] for name in TIMES if name in self.figures):
@@ -151,9 +151,9 @@ class Devices:
 
 
 def diurnal_availability() -> Available:
-    """Returns a rule by which each client is available for 12 hours of every day.
+    """Returns a rule (`Devices.available`) by which each client is available for 12 hours of every day.
 
-    The hours begin at a random time of day.
+    For each client, these hours begin at a different random time of day.
     """
 
     def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
@@ -167,7 +167,7 @@ def diurnal_availability() -> Available:
 def window_availability(
     client: IntArray, start: FloatArray, end: FloatArray, period: FloatArray | None = None
 ) -> Available:
-    """Returns a rule by which clients are available in their windows of time.
+    """Returns a rule (`Devices.available`) by which clients are available in their windows of time.
 
     Clients without a window are always available.
 
@@ -254,7 +254,7 @@ def read_trace(clients: Clients, path: Path) -> Devices:
 def _read_windows(client: IntArray, table: dict[str, FloatArray], path: Path) -> Available:
     """Makes the rule of availability from the windows of time in a trace.
 
-    A window may lack a start, an end or a period. The cell is then empty.
+    A window without a start begins at second 0. A window without an end lasts to the end of its period, or for ever.
     """
     nothing = np.full(len(client), np.nan)
     start, end, period = (table.get(name, nothing) for name in ("available_from", "available_to", "period"))
@@ -526,9 +526,7 @@ def time_round(
 def time_jobs(
     devices: Devices, seed: IntArray, client: IntArray, costs: JobCosts, now: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns two times of each job in virtual seconds, `[J]` each.
-
-    The first time is that of the job's computation. The second time is that of its download and upload together.
+    """Returns the virtual seconds of each job's computation, and of its download and upload together, `[J]` each.
 
     Args:
         devices: The devices of the clients.

@@ -73,7 +73,7 @@ def list_choosing_keys(evaluation: Evaluation) -> dict[str, str]:
 
 
 def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
-    """Returns the entries of `list_choosing_keys` that chose a round by a test score."""
+    """Returns the scenario keys that chose a round by a test score, with the names of these scores as values."""
     metrics: Mapping[str, Any] = progress.metrics[0] if progress.metrics else {}
     chosen = {key: name_watched_score(metrics, name) for key, name in list_choosing_keys(study.evaluation).items()}
     return {
@@ -152,9 +152,8 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 def follow_metrics(study: Study, progress: Progress) -> bool:
     """Updates the best values so far after an evaluation, and returns whether this round is the best so far.
 
-    Two metrics have best values: the metric of early stopping, and the metric that chooses the best round.
-
-    `progress.courses` is changed in place.
+    `progress.courses` is changed in place. It has the best values of two metrics: the metric of early stopping, and the
+    metric that chooses the best round. Only the second metric decides what is returned.
 
     Raises:
         BadInput: The scenario names a metric that this run lacks.
@@ -250,7 +249,7 @@ class Measuring:
         self.recorder.evaluated(progress, progress.metrics)
 
     def count_rounds(self, seconds: FloatArray) -> int:
-        """Returns the number of rounds, at least 1, after which the loop must evaluate or save.
+        """Returns how many rounds, at least 1, the loop can compute before it must evaluate or save.
 
         Args:
             seconds: Virtual seconds of world 0 at the end of each of the next rounds, `[n]`.
@@ -396,7 +395,8 @@ def run_rounds(
         recorder: The recorder, which stores finished jobs, metrics and checkpoints.
         evaluate: A function that takes the progress and returns the metrics of each world.
         progress: The progress from which the run begins or resumes. It is changed in place.
-        advance: The function that computes the next rounds. None means `run_round`.
+        advance: A function that computes the next rounds. It takes the progress, and a function that says how many
+            rounds to compute. It returns a `RoundResult`. None means `run_round`.
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
@@ -615,8 +615,8 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
     Args:
         phase: The training that the jobs belong to.
         status: Index into `fedray.simulation.devices.STATUS` for each job, `[J]`.
-        up: Bytes that each client sends if its job counts, `[J]`.
-        down: Bytes that each client receives before it trains, `[J]`.
+        up: Bytes that each job sends if its upload counts, `[J]`.
+        down: Bytes that each job receives before training, `[J]`.
 
     Example:
         >>> status = np.array([devices.OK, devices.LATE, devices.DROPPED])

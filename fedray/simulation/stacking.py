@@ -119,7 +119,7 @@ def job_sizes(parts: Sequence[Part], plan: Plan) -> IntArray:
 
 
 def steps_of_jobs(parts: Sequence[Part], plan: Plan, size: IntArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Returns three arrays `[J]`: each job's steps, the samples in these steps, and a factor of the client's time.
+    """Returns three arrays `[J]`: each job's steps, the samples in these steps, and a factor for the client's time.
 
     The factor is 0 for jobs that the server does (training of the meta model). These jobs take clients no time.
     """

@@ -87,7 +87,7 @@ class AsyncRule:
     def weigh(self, tau: IntArray) -> FloatArray:
         """Returns the weight of each upload, `[J]`.
 
-        The weight is s(tau), or alpha s(tau) in mode `async`.
+        The function that `staleness` names gives the weight. In mode `async`, the weight is also multiplied by `alpha`.
 
         Args:
             tau: Staleness of each upload, `[J]`.
@@ -389,8 +389,8 @@ class Study:
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Returns raw inputs and targets of a world's split `test`, `hold_out`, `train` or `ood`.
 
-        The split `train` has the training samples of the first `EVALUATED_CLIENTS` clients. Out-of-distribution inputs
-        (`ood`) have no labels. Zeros are returned as their targets.
+        The split `train` has the training samples of the first 10,000 clients (`EVALUATED_CLIENTS`).
+        Out-of-distribution inputs (`ood`) have no labels. Zeros are returned as their targets.
 
         Raises:
             BadInput: There is no split of this name.
@@ -471,7 +471,7 @@ class AnswerCost(NamedTuple):
 
 
 def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
-    """Returns what prediction costs in the world whose ensemble has most models.
+    """Returns what prediction costs in the world whose ensemble has the most models.
 
     Args:
         study: The study.
@@ -519,8 +519,8 @@ class Question(NamedTuple):
             set, the result is one tensor for each client.
         split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
         worlds: Number of worlds, from world 0 on. None means all worlds.
-        clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
-            run.
+        clients: Ids of the clients of each world, `[n]` each. None means the first 10,000 clients of the run
+            (`EVALUATED_CLIENTS`).
         numbers: Number of values that the function returns for a client. They are NaN for a client that fails and is
             left out.
         at_home: Whether the function runs in the process that holds the data that the client keeps between rounds.
@@ -535,7 +535,7 @@ class Question(NamedTuple):
 
 
 class Host(Site, Protocol):
-    """A process that answers questions. It has the data, and what its clients keep between rounds."""
+    """A process that computes the functions of questions. It has the data, and what its clients keep between rounds."""
 
     study: Study
 
@@ -723,8 +723,8 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
     Args:
         models: Number of models of each world, K.
         worlds: Number of worlds, from world 0 on. None means all worlds.
-        clients: Ids of the clients of each world, `[n]` each. None means the first `EVALUATED_CLIENTS` clients of the
-            run.
+        clients: Ids of the clients of each world, `[n]` each. None means the first 10,000 clients of the run
+            (`EVALUATED_CLIENTS`).
 
     Example:
         >>> from fedray.assembly.study import build_study

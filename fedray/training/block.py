@@ -86,8 +86,8 @@ class Block(NamedTuple):
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
         counters: Integer buffers of each lane's model, `[W, c]`.
-        read: A function that takes the numbers lo and hi of two steps. It returns the inputs and the targets of the
-            steps from lo to hi (exclusive), `[s, W, B, ...]` each.
+        read: A function that takes two indices of steps, lo and hi. It returns the inputs and the targets of the steps
+            from lo to hi (exclusive), `[s, W, B, ...]` each.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         local: The settings of local training.
@@ -99,7 +99,8 @@ class Block(NamedTuple):
         wants_change: Whether compiled engines return `final - start` instead of `final`.
         reading: The values that a user's or method's code in local training may use. None means that the round is 0,
             and that clients received `start`.
-        couple: A function that combines the gradients of the lanes. None means that the lanes are independent.
+        couple: A function that takes the gradients and the parameters of the lanes, `[W, p]` each. It returns new
+            gradients, `[W, p]`. None means that the lanes are independent.
         drops: The rules that replace dropout layers. The dropout masks are computed from `keys`. Without rules, the
             network's module computes its dropout itself.
         source: The data from which compiled kernels read the batches. None means that the batches come from `read`.
@@ -211,7 +212,7 @@ def count_steps(size: IntArray, local: Local) -> IntArray:
 
 
 def count_client_steps(clients: Clients, client: IntArray, size: IntArray, local: Local) -> IntArray:
-    """Returns the number of optimizer steps of each of J jobs. A tier (class of devices) may have its own number.
+    """Returns the number of optimizer steps of each of J jobs. A tier (class of devices) may set epochs or steps.
 
     `client` is the id of each job's client, and `size` is the client's number of samples, `[J]` each.
     """
@@ -311,7 +312,7 @@ def deal_batches(
 
 
 def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntArray]:
-    """Groups jobs into blocks, and returns the indices of each block's jobs. Jobs with the most steps come first.
+    """Groups jobs into blocks, and returns the indices of each block's jobs, those with the most steps first.
 
     Args:
         steps: Number of optimizer steps of each job, `[J]`. Jobs without steps are left out.
@@ -390,9 +391,9 @@ class Steps(NamedTuple):
 
     Attributes:
         key: Random key of each lane, `[W]`.
-        first: Number of the first step.
+        first: Index of the first step.
         real: Number of samples in each batch, `[s, W]`. Padding, which comes last in a batch, does not count.
-        classes: Number of classes. A regression has 0.
+        classes: Number of classes. It is 0 for regression.
 
     Example:
         >>> from fedray.data.shifts import AUGMENTATIONS

@@ -89,7 +89,7 @@ class _Reader(TorchDispatchMode):
 
     Attributes:
         module: The module. It is called once.
-        value: The result of the newest operation, `[ROWS, ...]`.
+        value: The result of the newest operation on a batch of 7 samples (`ROWS`), `[7, ...]`.
         layers: The layers found so far.
         names: Names of the parameters of `layers`.
         log_softmax: Whether a log-softmax ends the chain.
@@ -286,7 +286,7 @@ class Drop(NamedTuple):
 
 
 def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tuple[Drop, ...]]:
-    """Separates a chain's dropout layers from its other layers. Each dropout layer is described by a `Drop`.
+    """Separates a chain's dropout layers from its other layers, and replaces each dropout layer by a rule (`Drop`).
 
     Raises:
         Unread: A dropout layer drops something other than inputs of a linear layer.

@@ -46,7 +46,8 @@ class Engine:
         width: Largest number of lanes (clients in training) that are computed together. A width of 1 means that lanes
             are trained one after another.
         why: The reason for the choice. `fedray check` and the run's manifest show it.
-        train: A function that trains a block of lanes. It takes the network and the block.
+        train: A function that takes the network and a block of lanes. It trains the block, and returns the result
+            (`Trained`).
         outputs: A function that returns the outputs of M models, `[M, n, C]`. It takes the network, the models `[M,
             d]`, their integer buffers `[M, c]` and the inputs `[M, n, ...]`.
         min_lanes: Smallest number of lanes in a step. If a block has fewer lanes, a lane is trained twice.
@@ -233,7 +234,7 @@ def _choose_width(d: int, device: str, floats: int | None = None) -> int:
     """Returns how many models of d parameters are trained together.
 
     The number is at least 2. If it is larger, these models together have at most `floats` parameters. If `floats` is
-    None, the limit is that of the device.
+    None, the limit depends on the device.
     """
     return max(MIN_LANES, min(MOST_LANES[device], (floats or LANE_FLOATS[device]) // max(1, d)))
 

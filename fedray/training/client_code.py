@@ -77,9 +77,10 @@ class Gradients(NamedTuple):
     """The functions that compute the gradients of one lane. A lane is one client that trains.
 
     Attributes:
-        step: A function that computes the gradient for a step, and updates the network's buffers.
-        again: A function that computes the gradient of the same batch at other parameters. The buffers stay the same.
-        samples: A function that computes the gradient of each sample.
+        step: A function that takes parameters `[p]` and a batch. It returns the gradient `[p]` and the mean loss of the
+            batch, and updates the network's buffers.
+        again: A function that returns the same values as `step`, but does not change the buffers.
+        samples: A function that takes parameters `[p]` and a batch, and returns the gradient of each sample, `[B, p]`.
     """
 
     step: Gradient
@@ -146,7 +147,7 @@ class LaneCode(NamedTuple):
     Attributes:
         net: The network.
         block: The block of lanes. Only its settings are used, and none of its tensors.
-        watched: The list of `watching_features`. It holds the inputs of the last layer in the newest forward pass.
+        watched: The list from `watching_features`. It holds the inputs of the last layer in the newest forward pass.
     """
 
     net: Net
@@ -155,7 +156,7 @@ class LaneCode(NamedTuple):
 
     @property
     def round(self) -> int:
-        """The number of the round, from 0."""
+        """The round, from 0."""
         return 0 if self.block.reading is None else self.block.reading.round
 
     def forward(self, row: Tensor, x: Tensor) -> Tensor:
@@ -238,7 +239,7 @@ _NOISE = -1  # makes the random keys of noise differ from the keys of permutatio
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
     """Returns a function that makes one step of all W lanes. A lane is one client that trains.
 
-    The function takes the parameters `[W, p]`, the batches and the number of the step. It changes the parameters in
+    The function takes the parameters `[W, p]`, the batches and the index of the step. It changes the parameters in
     place, and returns the losses `[W]`.
 
     Args:
@@ -285,7 +286,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
 def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callable[..., Tensor]:
     """Returns a function that transforms the gradients of W clients, `[W, p]`, by a user's or method's rule.
 
-    The function takes the rule, the gradients, the parameters, the batches and the number of the step, and returns the
+    The function takes the rule, the gradients, the parameters, the batches and the index of the step, and returns the
     new gradients. It keeps each rule's state between steps.
     """
     lr, t, states = code.block.lr, code.round, dict[int, Any]()
@@ -320,7 +321,7 @@ def _make_transform(code: LaneCode, gradients: Gradients, over: Over) -> Callabl
 def _copy_shared(state: Any, now: Tensor) -> Any:
     """Copies the tensors of a rule's state that share memory with the parameters.
 
-    Without a copy they would change, because the next step changes the parameters in place.
+    Without a copy these tensors would change, because the next step changes the parameters in place.
 
     Example:
         >>> now = torch.zeros(2)
@@ -601,8 +602,8 @@ _TOLERANCE = 1e-3  # relative to the change of the parameters
 def mixes_targets(net: Net, local: method.Local) -> bool:
     """Returns whether a user's loss of one sample wrongly depends on the other samples of its batch.
 
-    Losses are tried only for regression, and only if they use nothing but outputs and targets. The usual mistake is
-    that outputs are `[B, 1]` and targets `[B]`, so torch broadcasts both to `[B, B]`.
+    The function tests only losses for regression that use nothing but outputs and targets, and returns False for other
+    losses. The usual mistake is that outputs are `[B, 1]` and targets `[B]`, so torch broadcasts both to `[B, B]`.
     """
     if local.loss is None or local.loss.reads or net.objective == "cross_entropy":
         return False
@@ -618,7 +619,7 @@ def mixes_targets(net: Net, local: method.Local) -> bool:
 
 
 def find_code_refusal(net: Net, example: Tensor, local: method.Local, models: int = 1) -> str | None:
-    """Returns why `torch.func.vmap` cannot map a user's or method's code over clients. None means that it can map it.
+    """Returns why `torch.func.vmap` cannot map a user's or method's code over clients. None means that `vmap` can.
 
     As a trial, two lanes are trained. `vmap` must be able to map the network itself. `example` is one network input,
     whose values do not matter. `models` is the number of models, K.

@@ -94,9 +94,10 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
 
 
 def find_still_steps(block: Block, inputs: int, outputs: int) -> int:
-    """Returns the least number of steps for which a client is trained as a *still* lane. 0 means that no client is.
+    """Returns the least number of steps for which a client is trained as a *still* lane.
 
-    `count_least_steps` explains still lanes. `inputs` and `outputs` are the sizes of the first layer.
+    The result 0 means that no client is trained in this way. `count_least_steps` explains still lanes. `inputs` and
+    `outputs` are the sizes of the first layer.
     """
     local = block.local
     plain = local.batch_size is None and local.optimizer == "sgd" and not local.momentum and block.offset is None
@@ -328,7 +329,7 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     """Cuts the steps of a block into ranges, one for each call of the kernel. A call takes a fraction of a second.
 
     Calls are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. `operations` is the number
-    of operations per sample. With None, there is a single call. The result is None if the kernel cannot read the
+    of operations per sample. If it is None, there is a single call. The result is None if the kernel cannot read the
     batches from the data.
     """
     if (source := block.source) is None or not kernel.reads_flat:
@@ -543,8 +544,9 @@ def ask_compiled(net: Net, row: Tensor, x: Tensor) -> Tensor:
 def begin_compiled(net: Net, start: Tensor, teaching: Teaching) -> Train:
     """Returns a function that trains a student (a network that learns by distillation) by a compiled kernel.
 
-    There must be a kernel for the network (`find_student_kernel`). The student starts as the model `start`, `[d]`,
-    which must be in main memory.
+    The function takes batches (indices of inputs) and the learning rate for each batch. It returns the student's model
+    `[d]`. There must be a kernel for the network (`find_student_kernel`). The student starts as the model `start`,
+    `[d]`, which must be in main memory.
 
     Example:
         >>> from fedray.models.nets import build_net

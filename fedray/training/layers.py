@@ -209,6 +209,8 @@ def make_descent(
 ) -> Descent:
     """Returns a function that makes the backward pass and the optimizer's step, and changes the parameters in place.
 
+    The function takes the parameters, the result of `run_layers`, the gradient of the outputs, and the number of lanes.
+
     Args:
         shape: The form of the layers.
         block: The lanes, with learning rate, anchor and offset.

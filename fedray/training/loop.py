@@ -53,7 +53,7 @@ def can_record(module: nn.Module, local: Local, device: torch.device) -> bool:
 
 
 def _is_alike_in_all_steps(part: nn.Module) -> bool:
-    """Returns whether a layer runs the same CUDA kernels in every step, and the host reads no value from the GPU."""
+    """Returns whether every step of a layer runs the same CUDA kernels and makes the host read no value of the GPU."""
     if not type(part).__module__.startswith(_KNOWN) or isinstance(part, _RANDOM):
         return False
     if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is None:  # weight 1 / number of the step

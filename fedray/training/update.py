@@ -124,7 +124,7 @@ def deal_private(
 ) -> list[dict[str, NDArray[Any]]]:
     """Splits a saved state into one state for each worker, as NumPy arrays. This is the inverse of `merge_private`.
 
-    `worker_of` is a function that takes clients `[n]` and returns the number of each client's worker, `[n]`.
+    `worker_of` is a function that takes clients `[n]` and returns the index of each client's worker, `[n]`.
     """
     out: list[dict[str, NDArray[Any]]] = [{} for _ in range(workers)]
     for name in _vector_names(state):
@@ -171,7 +171,8 @@ class Jobs(NamedTuple):
     def turn(self, t: int) -> int | IntArray:
         """Returns the number that stands for the round in random keys.
 
-        In training with rounds it is the round t. In asynchronous training it is `Flight.turn` of each job, `[J]`.
+        In training with rounds it is the round t. In asynchronous training it is the number of earlier trainings of
+        each job's client (`Flight.turn`), `[J]`.
         """
         return t if self.flight is None else self.flight.turn
 
@@ -180,8 +181,8 @@ class BlockBatches(NamedTuple):
     """The batches of a block (clients that are trained together).
 
     Attributes:
-        read: A function that takes the numbers lo and hi of two steps. It returns the inputs and targets of the steps
-            from lo to hi (exclusive).
+        read: A function that takes two indices of steps, lo and hi. It returns the inputs and targets of the steps from
+            lo to hi (exclusive).
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
         source: The data from which a compiled kernel reads the batches. None means that the batches come from `read`.
     """
@@ -259,9 +260,10 @@ class Update(NamedTuple):
         memo: A cache that all blocks of a round share.
         own: Private vectors that clients will store after training, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
-        couple: A function that combines the gradients of a client's lanes. None means that the lanes are independent.
-        weigh: A function that returns multipliers for the weights of samples in their batch. None means the multiplier
-            1.
+        couple: A function that takes the gradients and the parameters of the lanes, `[W, p]` each. It returns new
+            gradients, `[W, p]`. None means that the lanes are independent.
+        weigh: A function that takes the lanes' plan and the index of each sample in the client's data, `[S, W, B]`. It
+            returns a multiplier for each sample's weight, `[S, W, B]`. None means the multiplier 1.
         gives_change: Whether the engine can return trained models minus start models, instead of the trained models.
         block: The block that was trained. It is None before training.
         final: The trained models, `[W, d]`. It is None before training, or if no addition (`Piece`) needs the models.

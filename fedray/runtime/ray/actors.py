@@ -124,7 +124,7 @@ class Unsent(NamedTuple):
     """Sums over uploads, before an actor sends them. An *exchange* is all messages of a round.
 
     Attributes:
-        exchange: Number of the exchange.
+        exchange: Number that identifies the exchange.
         chunks: Number of chunks of jobs whose uploads are in the sums.
         stats: The sums. None means that there is no chunk.
     """

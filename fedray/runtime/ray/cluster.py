@@ -160,13 +160,14 @@ def take_seats(choose: Callable[..., placement.Choice], *, waits: bool) -> Reser
     The function waits as long as other jobs use these resources, or nodes are missing.
 
     Args:
-        choose: A function that takes `cluster` and `waits`, and chooses the actors (`choose_seats`).
+        choose: A function with the keyword arguments `cluster` (the cluster's resources) and `waits`. It chooses the
+            actors, and returns a `Choice`, as `choose_seats` does.
         waits: Whether to wait for missing nodes, as a run does after it has lost a node. During the wait, the resources
             of all actors are requested from Ray, so that an autoscaler starts nodes.
 
     Raises:
         BadInput: The cluster cannot hold the actors.
-        FedrayError: Missing nodes did not appear within `PATIENCE` seconds.
+        FedrayError: Missing nodes did not appear within `FEDRAY_PATIENCE` seconds.
     """
     # First releases the seats of this job's killed coordinators, because Ray keeps these seats until the job ends
     state: Any = ray_state
@@ -218,7 +219,7 @@ def wait_for_resources(wanted: Mapping[str, float]) -> None:
         wanted: Required total amounts, by Ray's names of resources. The amount of `nodes` is the number of nodes.
 
     Raises:
-        FedrayError: The resources did not appear within `PATIENCE` seconds.
+        FedrayError: The resources did not appear within `FEDRAY_PATIENCE` seconds.
     """
     began, said, held = time.monotonic(), "", None
     bundles = [

@@ -165,7 +165,7 @@ class Connection:
         as gone. Otherwise the caller's next call of Ray could wait for ever.
 
         Args:
-            wait: Smallest number of seconds for which the check is repeated. 0 means one check.
+            wait: The check is repeated for at least this number of seconds. 0 means one check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:

@@ -162,8 +162,8 @@ def _pass_on(
 ) -> None:
     """Passes the result or the error of a task to the future `future`.
 
-    If the error is Ray's, a new thread checks whether Ray itself has died. If Ray is alive, the thread starts the task
-    again.
+    If the error is Ray's, a new thread checks whether Ray itself has died. If only a worker has died, the thread starts
+    the task again.
 
     Args:
         connection: The connection to Ray.
@@ -185,7 +185,7 @@ def _pass_on(
 def _find_cause(connection: Connection, future: Future[Any], error: RayError, again: Callable[[], None] | None) -> None:
     """Checks, for some seconds after a worker has died, whether Ray has died too.
 
-    If Ray is alive, starts the task again.
+    If only the worker has died, starts the task again by `again`. Otherwise `future` gets an error.
     """
     try:
         if isinstance(error, LocalRayletDiedError):
