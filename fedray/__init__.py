@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the public object with a name.
+    """Returns the public object that is called `name`.
 
     The module that defines the object is imported only now, because most modules import torch.
     """

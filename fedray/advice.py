@@ -57,7 +57,7 @@ def find_untested_clients(scenario: Scenario, study: Study) -> Advice:
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
     """Warns if scores on test samples decide which round is the last or the best.
 
-    With `data.hold_out`, withheld samples decide instead, and the message says so.
+    With `data.hold_out`, withheld samples decide instead of test samples, and the warning only says this.
     """
     for key, name in list_choosing_keys(study.evaluation).items():
         if cut_split(name)[0]:  # not of test samples
@@ -109,7 +109,7 @@ def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_small_clients(scenario: Scenario, study: Study) -> Advice:
-    """Says how many clients and how many of their samples `data.partition.min_rows` leaves out."""
+    """Warns if `data.partition.min_rows` leaves out clients. The message says how many clients and samples."""
     keys, shards = scenario.data.partition, study.shards
     least, whole = keys.options.get("min_rows"), keys.name in BY_VALUE and keys.object is None
     if least is None or not whole or not isinstance(shards, StoredShards):
@@ -125,9 +125,9 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 
 
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
-    """Warns if the column with each sample's client is also an input. A model could recognize the client by this input.
+    """Warns if the column that names each sample's client is also an input.
 
-    Does nothing if `data.features` is set.
+    A model could recognize the client by this input. Does nothing if `data.features` is set.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -200,10 +200,10 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
 
 
 def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Returns how many models of each world are never trained by a client with training samples, `[worlds]`.
+    """Returns for each world how many models are never trained by a client with training samples, `[worlds]`.
 
-    A world is one combination of a seed and a fold. In a run of more than `MOST_ROUNDS` rounds nothing is counted, and
-    all counts are 0.
+    A world is one combination of a seed and a fold. In a run of more than 1,000 rounds nothing is counted, and all
+    counts are 0.
 
     Args:
         study: The objects of a run whose schedule does not depend on the training.
@@ -256,7 +256,7 @@ def warn_of_study(scenario: Scenario, study: Study, rules: Sequence[Rule] = RULE
 
 
 def warn_of_failures(watch: "Watch") -> "Watch":
-    """Returns a function that passes snapshots of a run to `watch`, and warns at the first snapshot with failed jobs.
+    """Returns a function that passes snapshots of a run to `watch`, and warns once if a snapshot has failed jobs.
 
     Example:
         >>> seen = []

@@ -66,7 +66,7 @@ def load(
         augment: The function that changes the samples of a batch.
         metrics: Your own metrics.
         callbacks: Your callbacks.
-        modules: Your modules that register names, such as `["mine"]` or `["mine.py"]`. They are imported first.
+        modules: Your modules that call `fedray.register`, such as `["mine"]` or `["mine.py"]`. They are imported first.
         best: Whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
             read.
 
@@ -112,19 +112,19 @@ def run(
     Args:
         scenario: A dict, a YAML file, or YAML text.
         out: The new run directory. None means a temporary directory, which stays until `fedray clean`.
-        data: Your own data in one of the forms of `fedray.data.adapt`. Its options are arguments such as
-            `data__target="ill"`. A name, or a mapping with a name, replaces the key `data`.
+        data: Your own data in one of the forms of `fedray.data.adapt`. Options of a form are arguments such as
+            `data__target="ill"`. A name, or a mapping with the key `name`, replaces the scenario's key `data`.
         model: A function that makes an `nn.Module`. A name or a mapping replaces the key `model`.
         method: A function that takes a `fedray.methods.Setting` and returns a `fedray.core.method.Method`. A name or a
             mapping replaces the key `method`.
-        partition: A function that takes (labels, clients, generator, options) and returns the samples of each client.
-            It may also be a partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
-        selection: A function that takes (known, number, generator, options) and chooses participants. A name or a
-            mapping replaces the key `participation.selection`.
-        schedule: A function that takes (models, rows) and makes an assignment of models to participants. A name or a
-            mapping replaces the key `schedule`.
+        partition: A function that takes (labels, clients, generator, options) and returns the indices of each client's
+            samples, or a partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
+        selection: A function that takes (known, number, generator, options) and returns the ids of `number` clients. A
+            name or a mapping replaces the key `participation.selection`.
+        schedule: A function that takes K and `schedule.rows`, and returns the function that assigns models to
+            participants. A name or a mapping replaces the key `schedule`.
         loss: A loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
-        optimizer: An optimizer for the clients: a `fedray.methods.Transform`, `torch.optim.AdamW`, or a name.
+        optimizer: An optimizer for the clients: a `fedray.methods.Transform`, a class of `torch.optim`, or a name.
         augment: A function that takes one input or a batch, and returns the changed samples. It may also be a name, or
             a list of functions and names.
         metrics: Your own metrics, in addition to those of fedray. They are a list of functions, or a dict with a
@@ -134,8 +134,10 @@ def run(
         address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: The resources that the cluster must have before the run begins, as in `{"hpc": 32, "nodes": 5}`.
-        watch: A function that is called with a snapshot after each evaluated round.
-        modules: Your modules that register names, such as `["mine"]` or `["mine.py"]`. Ray's workers import them, too.
+        watch: A function that is called after each evaluated round. It takes a snapshot of the run: a dict with the
+            round, mean scores and costs.
+        modules: Your modules that call `fedray.register`, such as `["mine"]` or `["mine.py"]`. Ray's workers import
+            them, too.
         progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
         overrides: Scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
@@ -189,7 +191,7 @@ def trainable(
         scenario: A dict, a YAML file, or YAML text. The key `data.hold_out` must be set.
         actors: The number of client actors of each trial. Each actor takes one CPU, in addition to the CPU of the
             trial. With 0 actors, the process of the trial trains.
-        modules: Your modules that register names. They are imported first.
+        modules: Your modules that call `fedray.register`. They are imported first.
         given: Further arguments of `run`: your own objects (`data`, `model`, ...), and scenario keys (`rounds=3`).
 
     Raises:
@@ -241,11 +243,12 @@ def resume(
         augment: The function that changes the samples of a batch.
         metrics: Your own metrics.
         callbacks: Your callbacks.
-        modules: Your modules that register names. Ray's workers import them, too.
+        modules: Your modules that call `fedray.register`. Ray's workers import them, too.
         address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: The resources that the cluster must have before the run continues.
-        rounds: The new total number of rounds, even if the run has finished. None keeps the number of the scenario.
+        rounds: A larger total number of rounds, with which a finished run continues, too. None keeps the number of the
+            scenario.
         progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
         overrides: Any other keyword raises `BadInput`, because only `rounds` may change.
 

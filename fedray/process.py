@@ -75,15 +75,15 @@ def current_ending() -> Ending:
 
 
 def describe_end(number: int, advice: str) -> str:
-    """Returns the line that is printed when a signal ends this process."""
+    """Returns the line that is printed when the signal with this number ends this process."""
     return f"fedray: ended by {signal.Signals(number).name}; {advice}"
 
 
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
-    """Ends the process with one printed line if the signal INT, TERM or HUP arrives in the block.
+    """Ends the process with one printed line if INT, TERM or HUP arrives during the `with` block.
 
-    Outside of the main thread the block has no effect, because Python handles signals only in the main thread.
+    Outside of the main thread this has no effect, because Python handles signals only in the main thread.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -218,7 +218,7 @@ def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) ->
 def stop_children(children: Collection[subprocess.Popen[str]]) -> None:
     """Ends child processes and the processes that they started.
 
-    All of these processes get SIGTERM. Children that are still alive after `STOP_SECONDS` get SIGKILL.
+    All of these processes get SIGTERM. Children that are still alive after 10 seconds get SIGKILL.
     """
     for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 1.0)):
         alive = [child for child in children if child.poll() is None]
@@ -251,7 +251,9 @@ NOTE = "fedray: note: "  # the beginning of each such line
 
 @contextmanager
 def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Calls `say` once with each `FedrayWarning` of the block, as one line. Other warnings keep Python's format.
+    """Calls `say` with each `FedrayWarning` of a `with` block, as one line. Repeated messages are left out.
+
+    Warnings of other classes keep Python's format.
 
     Example:
         >>> import warnings
@@ -292,7 +294,7 @@ _NEED_TEARDOWN = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that fin
 
 @contextmanager
 def import_quickly() -> Iterator[None]:
-    """Keeps the garbage collector from ever scanning the modules that the block imports.
+    """Keeps the garbage collector from ever scanning the modules that a `with` block imports.
 
     Such modules stay until the process ends. Scanning them would make the import of torch 0.4 s longer.
 
@@ -323,8 +325,8 @@ def skip_teardown(library: str) -> None:
 def exit_quickly(status: int) -> None:
     """Ends the process with `status`. Functions of `atexit` are called, but Python's tear-down is skipped.
 
-    The tear-down of torch would take 0.7 s. Does nothing if Ray, a logger of runs, or a thread that Python waits for
-    may still be at work.
+    The tear-down of torch would take 0.7 s. Does nothing if Ray, a logger (wandb, mlflow, tensorboard), or a thread
+    that Python waits for may still be at work.
     """
     waited_for = [thread for thread in threading.enumerate() if not thread.daemon]
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _NEED_TEARDOWN):
@@ -363,7 +365,7 @@ class _Tolerant:
 
 @contextmanager
 def tolerate_stderr() -> Iterator[None]:
-    """Drops text of the block that stderr cannot write, for example because the reader of stderr has ended.
+    """In a `with` block, drops text that stderr cannot write, for example because the reader of stderr has ended.
 
     Example:
         >>> reader, writer = os.pipe()

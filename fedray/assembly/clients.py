@@ -194,7 +194,8 @@ def expect_seconds(
 ) -> Callable[[int], FloatArray]:
     """Returns a function that takes a world and returns the virtual seconds of a round on each client, `[N]`.
 
-    In a round, a client trains one model and sends it without compression. Links keep their speed of virtual second 0.
+    It is assumed that a client trains one model in a round and sends it without compression, and that links keep their
+    speed of virtual second 0.
 
     Args:
         devices: The simulated devices of the clients.
@@ -228,7 +229,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
 
 
 def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
-    """Returns a user's selection rule, and checks the clients that it chooses.
+    """Returns a user's selection rule with a check of the clients that the rule chooses.
 
     `declares` says whether the user has declared the rule's options. If not, an option that the rule does not use
     raises an error.

@@ -114,8 +114,8 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
     """Returns the share of the training samples that the server holds instead of the clients.
 
     For a user's method without a specification of `server_data`, the share is the value of this option. For other
-    methods, the share is the sum of `server_data` and `validation`. `server_data` counts only if the server's inputs
-    are withheld samples. `validation` does not count if `solver` is `exact`.
+    methods, the share is the sum of `server_data` and `validation`. `server_data` is added only if the server's inputs
+    are withheld samples. `validation` is not added if `solver` is `exact`.
 
     Raises:
         BadInput: The share is below 0, or not below 1, or no number.
@@ -167,9 +167,9 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
 
 
 def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
-    """Returns the largest number of steps that train a student at the server, and the number of samples in these steps.
+    """Returns how many steps train a student at the server at most, and how many samples these steps use.
 
-    A teacher's prediction for one sample counts as a third of a sample.
+    A prediction for one sample counts as a third of a sample.
 
     Args:
         scenario: The scenario, with the method's options.

@@ -175,7 +175,7 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
 
 
 def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
-    """Returns the graph of N nodes. Random graphs are drawn until one is connected, at most `TRIES` times.
+    """Returns the graph of N nodes. A random graph is drawn up to 100 times, until it is connected.
 
     Args:
         keys: The section `graph` of the scenario.
@@ -256,7 +256,7 @@ def _list_neighbors(graph: Any) -> Graph:
 
 
 def read_failures(path: Path, nodes: int) -> IntArray:
-    """Reads a table of failures of nodes and edges for `Outages`.
+    """Reads a table of failures of nodes and edges, `[failures, 4]`.
 
     Each row is (first step, last step, node, neighbor). The neighbor is -1 if the whole node fails.
     """
@@ -511,7 +511,7 @@ def add_groups(scenario: Scenario, setting: Setting, method: Method, compose: Ca
     """Returns the method for asynchronous training.
 
     One call of its function `Server.reduce` computes the sums of several server steps. The uploads of one model in one
-    server step are a group. The method treats each group as a world with one model.
+    server step are a group. `Server.reduce` treats each group as a world with one model.
 
     Args:
         scenario: A scenario with asynchronous training.

@@ -293,7 +293,7 @@ def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], w
 
 
 def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
-    """Estimates the memory for the server's models (d values each) and for three models in training (`lane` values)."""
+    """Estimates memory for the server's models (d values each) and three models in training (`lane` values each)."""
     what = f"{number:,} models of {d:,} numbers"
     return Need(what, "method.models x replicates x model", float(MODEL * number) * d + 3.0 * LANE * (lane or d))
 

@@ -163,7 +163,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
         tiers: Number of tiers, T.
         trained: The trained state.
         own: Whether clients of the run have their own models or weights. If True, weights of tiers are not allowed.
-        each: N if client i predicts with model i, otherwise 0.
+        each: The number of clients, N, if client i predicts with model i. Otherwise 0.
     """
     if not isinstance(found, Answer) or not isinstance(found.models, int) or found.models < 1:
         return f"{name_type(found)}: return an Answer(state, models), models its number in a world"
@@ -451,7 +451,7 @@ def method_checks(
         models: Number of models, K.
         tiers: Number of tiers, T.
         own: Whether clients of the run predict with their own models or weights.
-        each: N if client i predicts with model i, otherwise 0.
+        each: The number of clients, N, if client i predicts with model i. Otherwise 0.
     """
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),

@@ -194,10 +194,10 @@ def count_draws(study: Study) -> int:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Adds an example to a loss that uses a tensor of the server, for trials of engines and the count of bytes.
+    """Adds an example to a loss that uses a tensor of the server.
 
-    The example is the row that this tensor has for an initial model. `net` is None if clients fit learners such as
-    trees.
+    With the example, engines are tried and bytes are counted. The example is the row that this tensor has for an
+    initial model. `net` is None if clients fit learners such as trees.
 
     Raises:
         BadInput: Clients do not receive the tensor, the server does not store it, or it has no row for some model.

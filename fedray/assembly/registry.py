@@ -142,7 +142,7 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
     """Raises `BadInput` for an object that cannot be used, for example a loss with wrong arguments.
 
     Args:
-        kind: One of `KINDS`.
+        kind: The kind of the object, such as "loss" or "metric".
         where: The beginning of the message.
         thing: The user's object.
         options: Names of the keyword arguments with which fedray calls the object.

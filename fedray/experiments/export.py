@@ -51,11 +51,12 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     Returns:
         A dictionary with these keys:
 
-        - `models`: `exported` if the exported models predict. `others` if the method makes further models from the
-          exported models, and only the further models predict.
+        - `models`: `exported` means that the exported models predict. `others` means that the method makes further
+          models from the exported models, and only these further models predict.
         - `average`: the quantity that is averaged over the models, or `own` if the method has its own rule.
         - `weights`: the models' weights in the average, by replicate and fold. Their sum is 1.
-        - `tiers`: for each tier, the weights for clients of the run, if the method has such weights.
+        - `tiers`: for each tier, the weights for clients of this tier. The key exists only if the method has such
+          weights.
         - `bases`: for a stack without a meta model, the weights of its bases in the average. A stack is exported as one
           module.
     """

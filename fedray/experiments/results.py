@@ -260,7 +260,7 @@ class Predictor:
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
     def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns the weights with which a client averages the A models of `self.answer`, `[A]`.
+        """Returns the weights with which a client averages the A models that `Method.answer` returns, `[A]`.
 
         Models that do not predict have the weight 0.
         """
@@ -474,7 +474,7 @@ class Run:
 
     @property
     def models(self) -> list[dict[str, torch.Tensor]]:
-        """The trained models as torch state dicts with frozen parameters, sorted by replicate, fold and model.
+        """The trained models as torch state dicts, sorted by replicate, fold and model. Frozen parameters are included.
 
         FedAG, FedBE and your own `Method.answer` may predict with other models than the trained ones. The parameters of
         the models that predict are in `run.study.method.answer(run.progress.state).state.models`. A stack, with its
@@ -785,9 +785,9 @@ def compare(
             values of the only key in which the runs differ, or the directories.
         at_equal: The quantity at which runs are compared. `rounds` compares scores at equal rounds, or at the end for a
             method with phases. `uplink`, `bytes` (up and down) and `seconds` (of virtual time) compare scores at equal
-            cost. For each seed, this cost is the total cost of the cheapest run. Scores are interpolated linearly
-            between evaluations. If a run has no evaluation near this cost, the run is left out, and `notes` names it.
-            If a run has no rounds, `rounds` means `seconds`.
+            cost per seed and fold. This cost is the total cost of the cheapest seed and fold of all runs. Scores are
+            interpolated linearly between evaluations. If a run has no evaluation near this cost, the run is left out,
+            and `notes` names it. If a run has no rounds, `rounds` means `seconds`.
         metrics: The scores to compare, as names of numeric columns of `rounds.parquet`. None means accuracy, RMSE, the
             other usual scores, and your own metrics that all runs have. Personalized accuracy comes first if clients of
             a run predict with their own models or weights.
@@ -824,7 +824,7 @@ def _read_metrics(runs: list[ReadRun], metrics: str | Sequence[str] | None) -> l
     """Returns the requested scores as a list. None means the usual scores.
 
     Raises:
-        BadInput: The first run shares no score of this name with another run. If `metrics` is None, the first run
+        BadInput: The first run shares a requested score with no other run. Or `metrics` is None, and the first run
             shares neither accuracy nor RMSE with another run (trials of a sweep have only scores of held-out samples).
     """
     from fedray.report.read import CONTEXT

@@ -144,7 +144,9 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
 
 
 def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
-    """Returns how many GPUs of this machine train without a reservation by a tier. 0 means that CPUs train.
+    """Returns how many GPUs of this machine train without a reservation by a tier.
+
+    0 means that CPUs train, or GPUs that tiers reserve.
 
     Args:
         scenario: The scenario.
@@ -223,7 +225,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 
     The scenario's key `local.lr_grid` has the candidates. If training diverges in any replicate and fold, the largest
     candidate is dropped, and the others train again. The rates are stored in `learning_rates.json` in the run
-    directory, and are chosen only once. `train` runs a scenario in this process (`run_inline`).
+    directory, and are chosen only once. `train` is a function that runs a scenario in this process (`run_inline`).
 
     Raises:
         FedrayError: Training diverges with every candidate.
@@ -275,7 +277,7 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario that trains a candidate. Samples are withheld, and models are evaluated at the end."""
+    """Returns the scenario that trains the candidates. Samples are withheld, and models are evaluated at the end."""
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local, best = replace(scenario.local, lr_grid=[]), replace(scenario.checkpoint, best=None)

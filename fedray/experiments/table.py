@@ -178,9 +178,9 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with thei
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the score of the clients' own predictions, or an empty text if no cell has this score.
+    """Returns the name of the score of the clients' own predictions, or an empty text if no cell has this score.
 
-    Also returns the cells with such predictions, and the cells without the score.
+    Also returns the names of the cells with such predictions, and of the cells without the score.
     """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
@@ -479,7 +479,7 @@ def run_table(
 
 
 def split_names(text: str, known: Sequence[str]) -> list[str]:
-    """Splits a list of names in text form at its commas. Commas inside known names do not count.
+    """Splits a list of names in text form at its commas. Commas inside known names do not split.
 
     Example:
         >>> split_names("a, K = 5, lr = 0.1,iid_*", ["a", "K = 5, lr = 0.1", "K = 5"])
@@ -545,7 +545,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
     """Describes the keys of a cell that have changed since its training, with their old and new values.
 
-    Only keys that decide the content of the cell count. At most three keys are named.
+    Keys that cannot change the files of the cell are left out. At most three keys are named.
     """
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]
@@ -555,7 +555,7 @@ def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bo
 
 
 def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
-    """Returns the rows of a finished cell in `table.parquet`, one for each metric."""
+    """Returns the rows of `table.parquet` for a finished cell, one for each metric."""
     summary, apart = read_summary(folder), answers_clients_apart(to_plain(cell.scenario))
     chosen = " ".join(list_score_notes(summary, cell.name)) if is_chosen_on_test(summary) else ""
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}

@@ -28,7 +28,7 @@ MOST_NAMED_CLASSES = 20  # with more classes the axes show no names
 
 
 def figure_calibration(run: ReadRun) -> Figure | None:
-    """Draws the reliability diagram of the predictions, and below it the numbers of samples."""
+    """Draws the reliability diagram of the predictions, and below it the number of samples in each bin."""
     table = run.pictures.get("calibration")
     if table is None or not np.nansum(table[:, 2]):
         return None

@@ -51,8 +51,8 @@ class RunPair(NamedTuple):
         difference: The score of the run minus the score of the baseline, over the seeds that both runs have. None means
             that there are no such seeds, or that one of the runs has no score at `at`.
         at: The round, or the cost, at which both scores are taken.
-        read: A text for the run, and a text for the baseline. A text says at which share of `at` the score was
-            measured. It is `-` if there is no score.
+        read: Two texts, for the run and for the baseline. Each text says at which share of `at` the score was
+            measured. Without a score the text is `-`.
     """
 
     metric: str
@@ -66,7 +66,7 @@ class RunPair(NamedTuple):
 
 
 def format_budget(over: str, value: float) -> str:
-    """Formats a round or a cost with its unit.
+    """Formats `value`, a round or a cost, with its unit. `over` is the column of the round or cost.
 
     Example:
         >>> format_budget(read.ROUNDS, 20.0), format_budget(read.BYTES, 2e6), format_budget(read.SECONDS, 90.0)
@@ -134,8 +134,8 @@ def compare_with_first(
 def compare_at_all_budgets(runs: Sequence[ReadRun]) -> list[RunPair]:
     """Compares every run with the first run at the end of the shortest run.
 
-    The headline score is also compared at equal costs. A cost is left out if it is equal for all runs, or if a run
-    lacks it.
+    The headline score is also compared at equal bytes up, equal total bytes and equal virtual time. Such a comparison
+    is left out if all runs have the same total of this cost, or if a run lacks the cost.
     """
     headline = read.find_headline(runs)
     own = [name for name in list_compared_metrics(runs) if name not in COMPARED_METRICS]
@@ -331,7 +331,7 @@ def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
 
 
 def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | None:
-    """Draws the curves of one score for all runs. The horizontal axis is `rounds`, `bytes` or `seconds`."""
+    """Draws the curves of one score for all runs, over `what`: `rounds`, `bytes` or `seconds`."""
     found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
     if not lines or metric in read.CONTEXT:
@@ -455,7 +455,7 @@ def format_deviation(sd: float, name: str) -> str:
 
 
 def _list_means(runs: list[ReadRun], name: str) -> dict[int, float]:
-    """Returns the final mean of a metric by the index of the run. Leaves out runs without the metric."""
+    """Returns a metric's final mean for each run, by the run's index in `runs`. Leaves out runs without the metric."""
     found = {i: run.summary.get("metrics", {}).get(name) or {} for i, run in enumerate(runs)}
     return {i: float(entry["mean"]) for i, entry in found.items() if entry.get("mean") is not None}
 
@@ -466,7 +466,7 @@ def find_best(runs: list[ReadRun], name: str) -> list[int]:
     Two runs that share at least two seeds are compared seed by seed. The best run is the run with the best mean. But if
     another run is better by more than chance on the seeds that both share, this other run counts as the best. Two runs
     that share fewer seeds differ if their means differ by more than twice the standard error
-    `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. A run with a single replicate and fold counts as not different.
+    `sqrt(sd_1^2 / n_1 + sd_2^2 / n_2)`. If one of them has a single replicate and fold, they count as not different.
 
     Returns:
         Indices in `runs`, the best run first. The list is empty if all differences may be chance, or if neither high
@@ -629,8 +629,8 @@ def count_pairs(found: PairedDifference) -> str:
 def show_score(metric: str, value: float, difference: bool = False) -> str:
     """Formats a score with its unit. NaN becomes a dash.
 
-    If `difference` is True, the value is a difference of two scores. A difference of shares is in points, with its
-    sign.
+    If `difference` is True, the value is a difference of two scores. A difference of two shares is given in percentage
+    points, with its sign.
     """
     if np.isnan(value):
         return "-"

@@ -92,15 +92,15 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
 
 
 def find_finished(table: pa.Table) -> BoolArray:
-    """Returns for each of J jobs whether its training counted, `[J]`.
+    """Returns for each of J jobs whether its training was used, `[J]`.
 
-    Late, dropped and failed jobs, and jobs without data, do not count.
+    The training of late, dropped and failed jobs, and of jobs without data, is not used.
     """
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
 def keep_counted(table: pa.Table | None) -> pa.Table | None:
-    """Returns the jobs for which `find_finished` is True, or None if there are no such jobs."""
+    """Returns the jobs whose training was used, or None if there are no such jobs."""
     table = None if table is None else table.filter(pa.array(find_finished(table)))
     return table if table is not None and len(table) else None
 
@@ -163,7 +163,7 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
 def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: BoolArray, shape: tuple[int, int], models: int
 ) -> FloatArray:
-    """Paints an RGBA image of jobs `[J]` at their rows and columns. Models of one cell are stacked downwards."""
+    """Paints an RGBA image of J jobs at their rows and columns. Several models of one cell are stacked in the cell."""
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]
@@ -194,7 +194,7 @@ def _paint_cells(
 
 
 def figure_gantt(run: ReadRun) -> Figure | None:
-    """Draws the jobs of the last round, one lane per client. Leaves out jobs that did not count.
+    """Draws the jobs of the last round, one lane per client. Leaves out jobs whose training was not used.
 
     The jobs of a client are drawn in sequence. If the client's tier trains models side by side, its jobs are drawn side
     by side.
@@ -278,7 +278,7 @@ def figure_flights(run: ReadRun) -> Figure | None:
 
 
 def figure_staleness(run: ReadRun) -> Figure | None:
-    """Draws the staleness of each tier's uploads (the number of server steps between start and use)."""
+    """Draws the staleness of each tier's uploads (server steps from a job's start to the use of its upload)."""
     jobs = _read_flights(run)
     if jobs is None or not jobs["staleness"].max():
         return None
@@ -455,8 +455,8 @@ def mark_best(axes: Axes, curve: Curve, metric: str, begins: int = 0) -> None:
 def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
     """Cuts off the part of the value axis that lines reach only in early rounds. The axis label says where the cut is.
 
-    The second half of every line stays visible. On the worse side of the worst final value, the axis shows at least
-    twice the distance between the worst and the best final value.
+    The second half of every line stays visible. Beyond the worst final value, the axis shows at least twice the
+    distance between the worst and the best final value.
     """
     sign = -1.0 if lower_is_better(metric) else 1.0
     window = find_window([Curve(curve.round, sign * curve.values) for curve in drawn])
@@ -474,7 +474,7 @@ def cut_beginning(axes: Axes, metric: str, drawn: Sequence[Curve]) -> None:
 
 
 def find_window(drawn: Sequence[Curve]) -> float | None:
-    """Returns the value at which the axis of rising curves may begin, or None if it need not be cut.
+    """Returns the value at which the axis of rising curves may begin, or None if no cut is needed.
 
     The axis is not cut if a curve has few points, or if the cut would remove almost nothing.
 

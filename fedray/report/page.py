@@ -460,7 +460,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 
 
 def list_draws(run: ReadRun) -> dict[str, Draw]:
-    """Returns the functions that `draw_plot` calls, by name. A function draws a picture of the report, or a score."""
+    """Returns by name the functions that draw single pictures: the pictures of the report, and one for each score."""
     drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
@@ -489,7 +489,7 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
 
 
 def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: str) -> Figure:
-    """Draws the picture `name` of a run or a sweep (`of`). `draws` has a function for each known name.
+    """Draws the picture `name`. `draws` has a function for each known name, and `of` is "run" or "sweep".
 
     Raises:
         BadInput: There is no picture of this name.

@@ -87,7 +87,7 @@ class ReadRun:
             replicate and fold.
         members: The headline metric of each member, `[rows, K]`. None means that it was not recorded.
         clients: The table of jobs, with a row for each job. None means that the run has no such table.
-        pictures: The arrays of `pictures.npz`, which a comment in this module lists.
+        pictures: The arrays of `pictures.npz` by name. A comment in this module lists them.
         client_scores: A table with one row per evaluated round, replicate, fold and recorded client
             (`evaluate.clients`). None means that no client was recorded.
         identity: Digests of the data and code with which the run began (`identity.json`). It is empty if there is no
@@ -251,7 +251,7 @@ def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray |
 
 
 def _pad_rows(rows: pa.Array) -> FloatArray | None:
-    """Converts lists of numbers `[rows]` to one array. NaN fills the lists that are shorter than the longest list."""
+    """Converts a column of lists of numbers to one array, `[rows, longest list]`. NaN fills the shorter lists."""
     wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
     if wide == 0:
         return None
@@ -339,9 +339,8 @@ def find_end(run: ReadRun, over: str) -> float:
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:
     """Returns the end at which runs are compared: the last round of the shortest run, or the cost of the cheapest run.
 
-    The end is infinity if no run has evaluations. If rounds are compared, runs whose methods have phases are left out.
-    Untrained runs are left out, too, if other runs were trained. The cost of a run is the cost of its cheapest
-    replicate and fold.
+    The end is infinity if no run has evaluations. The cost of a run is the cost of its cheapest replicate and fold. For
+    rounds, two kinds of runs are left out: runs whose methods have phases, and untrained runs if others were trained.
     """
     ends = [find_end(run, over) for run in runs]
     if over == ROUNDS and any(ends):

@@ -130,7 +130,7 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value of a newer key that gives the behavior of versions without this key.
+    """Returns the value with which a newer key gives the behavior of older versions, which lack this key.
 
     Returns `UNSET` for a key that older versions have, too.
     """

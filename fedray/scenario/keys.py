@@ -122,7 +122,7 @@ def explain_keys(wanted: str | None, width: int = 100) -> str:
 
 
 def _belongs(name: str, wanted: str) -> bool:
-    """Returns whether the key `name` is `wanted`, or is in the section `wanted`. Any name matches `*`."""
+    """Returns whether the key `name` is `wanted`, or is in the section `wanted`. A `*` in `name` matches any name."""
     pattern = re.escape(show_name(name)).replace("NAME", "[^.]+").replace(r"\[i\]", r"(\[.+\]|\.[^.]+)?")
     return bool(re.fullmatch(pattern, wanted)) or show_name(name).startswith((f"{wanted}.", f"{wanted}["))
 

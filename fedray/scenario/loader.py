@@ -261,8 +261,8 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the defaults of a method, with tiers that fit the user's tiers.
 
-    If the user has a tier of another name, the default tiers that the user does not name are dropped. If the user gives
-    a share or a number for any tier, all default shares and numbers are dropped.
+    If the user names a tier that is no default tier, the default tiers that the user does not name are dropped. If the
+    user gives a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:
@@ -469,7 +469,8 @@ def _fold_named(tree: Mapping[str, Any], path: KeyPath, kind: names.Kind) -> Tre
 def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str]) -> None:
     """Checks that every key that a user set has an effect. Skips resolved scenarios, which have every key.
 
-    `own` has the sections among `data`, `model` and `method` for which the caller passes a Python object.
+    `file` has the keys of the file, `changes` has the overrides, and `places` has the base and the cells. `own` has the
+    sections among `data`, `model` and `method` for which the caller passes a Python object.
     """
     before: list[Scenario | None] = []
 
@@ -525,7 +526,7 @@ def _without_table(tree: Mapping[str, Any]) -> Tree:
 
 
 def _read_cell(cell: CellKeys, given: Mapping[str, Any]) -> Place:
-    """Returns a cell as a `Place`, with the keys that the cell sets and the resulting scenario."""
+    """Returns a cell with its name, the keys that it sets, all keys, and the resulting scenario."""
     try:
         own = expand(spell_sections(cell.overrides))
         if set(own) & set(_TABLE):

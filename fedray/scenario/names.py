@@ -366,7 +366,7 @@ def allow_name(
     """Allows scenarios to use a name of your own.
 
     Args:
-        kind: One of `KINDS`.
+        kind: The kind of the name, such as "method" or "metric".
         name: The name, which consists of letters, digits, `.`, `_`, `-`, and at most one `/`. A name of fedray's own is
             refused.
         text: A one-line description, for `fedray list`.
@@ -421,8 +421,8 @@ def explain_unknown_key(
 ) -> str:
     """Returns the line of an error about a key that a section does not have. The line suggests a remedy.
 
-    `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method.
-    `sections` maps other sections to their keys. None means unknown.
+    `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method. It
+    is None for a section without an object. `sections` maps other sections to their keys. None means none.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))

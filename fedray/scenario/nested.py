@@ -180,7 +180,7 @@ def dotted_key(path: KeyPath) -> str:
 def to_plain_values(value: Any, path: KeyPath = (), count: list[int] | None = None) -> Any:
     """Returns a copy of a value. The copy consists only of dict, list, str, int, float, bool and None.
 
-    `count` is a list with the number of values that were copied so far. The function adds to this number.
+    `count` is a list with one number, which says how many values were copied so far. The function increases it.
 
     Raises:
         BadInput: The value contains an object of another type, has too many values, or is nested too deeply.

@@ -197,8 +197,8 @@ class Row(NamedTuple):
     Attributes:
         keys: The dotted keys, separated by spaces. Inside a key, `*` stands for the name of a tier. At the end, `*`
             stands for all keys of the section.
-        where: A function that takes a `Case` and returns a true value if the condition holds. In `why`, `{found}`
-            stands for this value.
+        where: A function that takes a `Case` (a key of a scenario) and returns a true value if the condition holds. In
+            `why`, `{found}` stands for this value.
         why: The reason, which follows "because" or "but" in the message. `{name}` stands for the method, `{s}` for the
             scenario, `{o}` for the options of the method, `{at}` for the section of the key, and `{tier}` for the tier
             that the key belongs to.

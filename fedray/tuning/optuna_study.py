@@ -96,7 +96,7 @@ class StudyLocation(NamedTuple):
         name: The name of the study.
         pruner: The section `pruner` of the sweep file.
         age: Number of rounds between two reports of a trial to the pruner.
-        ages: Largest number of reports of a trial.
+        ages: The number of reports of a trial at most.
     """
 
     storage: str
@@ -120,12 +120,12 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened, and that it has no study with the name of a new study.
+    """Checks that a storage can be opened and has no study called `name`. A resumed study may exist.
 
     `url` is the URL of the storage. None means a journal file, which is not checked.
 
     Raises:
-        BadInput: The storage cannot be opened, or the name is in use.
+        BadInput: The storage cannot be opened, or the name is in use and `resume` is False.
     """
     if url is None:
         return
@@ -194,7 +194,7 @@ def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
-    """Makes the pruner, which decides once in `location.age` rounds whether a trial is stopped."""
+    """Makes the pruner, which decides every `location.age` rounds whether a trial is stopped."""
     keys = location.pruner
     if keys.name == "median":
         return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)

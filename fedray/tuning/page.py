@@ -45,7 +45,7 @@ class View(NamedTuple):
         done: The complete trials. The pictures of an objective leave out trials without a finite value (`finite`).
         winners: The numbers of the winning trials.
         curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
-            rounds. `pick_course` returns the objective with this metric.
+            rounds. The metric is that of the objective to draw over rounds (`pick_course`).
         idle: For each objective, the keys of the parameters that cannot change its value. An empty tuple means that
             every parameter can change every objective.
     """
@@ -60,7 +60,7 @@ class View(NamedTuple):
     idle: tuple[frozenset[str], ...] = ()
 
     def finite(self, *which: int) -> list[FrozenTrial]:
-        """Returns the complete trials with finite values of the objectives whose numbers, from 0, are in `which`."""
+        """Returns the complete trials in which all objectives in `which` (numbered from 0) have finite values."""
         return [trial for trial in self.done if all(math.isfinite(trial.values[i]) for i in which)]
 
     def acting(self, i: int) -> list[Parameter]:
@@ -204,7 +204,7 @@ def figure_pareto(view: View) -> Figure | None:
 
 
 def figure_curves(view: View) -> Figure | None:
-    """Draws a metric over the rounds of every training. `pick_course` chooses the objective with this metric."""
+    """Draws the metric of one objective over the rounds of every training. `pick_course` chooses the objective."""
     late = np.array([value for r, v in view.curves.values() for value in v[(r >= 0.1 * r[-1]) & np.isfinite(v)]])
     if not len(late):
         return None
@@ -387,7 +387,7 @@ def draw_plot(view: View, name: str | None = None) -> Figure:
 def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str, Any]) -> View:
     """Collects from the study and the run directories what the pictures show.
 
-    The arguments have the same meaning as in `write_page`.
+    `out` is the directory of the sweep, and `summary` is the content of its `summary.json`.
     """
     objectives, trials = sweep.objectives, study.get_trials(deepcopy=False)
     winners = [winner["number"] for winner in summary["winners"]]
@@ -487,8 +487,8 @@ def _list_rows(
 ) -> Table:
     """Returns header and rows of a table of trials.
 
-    The columns are the trial's number, its objectives with standard errors (if known), its parameters, and the columns
-    `last`. `more` takes a trial and returns its cells in the columns `last`.
+    The columns are the trial's number, its objectives with standard errors (if known), its parameters, and further
+    columns with the heads `last`. `more` is a function that takes a trial and returns its cells in these last columns.
     """
     seen = any("standard_errors" in trial_note(trial) for trial in view.trials)
     names = [name_objective(objective) for objective in view.objectives]
@@ -508,7 +508,7 @@ def _list_rows(
 
 
 def _count_ties(view: View) -> str:
-    """Returns a sentence that counts the trials within one standard error of the best.
+    """Returns a sentence that counts the trials within one standard error of the best, in the first objective.
 
     The sentence is empty if the standard errors are unknown.
     """

@@ -91,7 +91,7 @@ class SweepObjective:
         return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
 
     def is_decided(self, row: Row) -> bool:
-        """Returns whether the value is final because no round after the round of `row` can change the value."""
+        """Returns whether rounds after the round of `row` can no longer change the value."""
         if self.limit is None:
             return False
         if self.kind == "reach":
@@ -601,7 +601,13 @@ def keep_active(space: Sequence[Parameter], values: Sequence[Any]) -> dict[str, 
 
 
 def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Lists every combination of values once, and varies the last parameter fastest. Leaves out inactive parameters."""
+    """Lists all different combinations of values. The last parameter varies fastest.
+
+    A combination leaves out the parameters whose conditions do not hold.
+
+    Raises:
+        BadInput: There are more than 100,000 combinations.
+    """
     size = math.prod(len(parameter.grid()) for parameter in space)
     if size > MOST_POINTS:
         raise BadInput(f"space has {size} grid points: {MOST_POINTS} at most; use sampler random, or fewer values")
@@ -613,7 +619,7 @@ def enumerate_grid(space: Sequence[Parameter]) -> list[dict[str, Any]]:
 
 
 def enumerate_corners(space: Sequence[Parameter]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    """Yields trials for checking a sweep, each as a parameter and the values of the trial.
+    """Yields trials for checking a sweep, as pairs of the parameter that is checked and the values of the trial.
 
     There is a trial for each choice of a categorical parameter, and for the lowest and the highest value of a range.
     """

@@ -57,8 +57,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: The number of finished trials before the median pruner stops a trial.
-        warmup: The number of decisions that the pruner skips in every trial. `Sweep.count_rounds_of_age` is the number
-            of rounds between two decisions.
+        warmup: The number of decisions that the pruner skips in every trial. `Sweep.count_rounds_of_age` returns how
+            many rounds lie between two decisions.
         reduction: With hyperband and asha, about one in `reduction` of the compared trials continues.
     """
 
@@ -104,8 +104,8 @@ class Sweep:
         `evaluate.every`. A score from many rounds before the end of the budget would be too old.
 
         Otherwise, the trial keeps the `evaluate.every` of the base scenario. If the base scenario does not set this
-        key, models are evaluated in every round if a rule or a callback may end the training early. In all other trials
-        models are evaluated every K rounds, where K is `method.models`.
+        key, and a rule or a callback may end the training early, models are evaluated in every round. In all other
+        trials models are evaluated every K rounds, where K is `method.models`.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
         if any(objective.is_personal for objective in self.objectives):
@@ -119,8 +119,8 @@ class Sweep:
     def count_rounds_of_age(self) -> int:
         """Returns the number of rounds between two decisions of the pruner, which is the same in all trials.
 
-        It is the largest number of models K in the space, because a method with K models may need K rounds until each
-        client has trained each model.
+        The result is the largest K (`method.models`) of all trials, because a method with K models may need K rounds
+        until each client has trained each model.
         """
         return max(self.scenario(chosen).method.models for chosen in _list_corners(self))
 
@@ -217,7 +217,7 @@ def _check_trial(scenario: Scenario) -> None:
 
 
 def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
-    """Refuses a space in which no key can change any objective. If only some keys cannot, warns of these keys."""
+    """Refuses a space in which no key can change any objective. Warns of single keys that cannot."""
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return
     ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
@@ -349,7 +349,8 @@ def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
 def _try_values(sweep: Sweep) -> Iterator[Values]:
     """Yields the values of trials with which scenarios are checked.
 
-    After the values of `_list_corners` come combinations in which every parameter has an extreme value.
+    The first trials set one parameter to an extreme value (`_list_corners`). Then come combinations in which every
+    parameter has an extreme value.
     """
     yield from _list_corners(sweep)
     together = itertools.product(*(parameter.ends() for parameter in sweep.space))
@@ -445,7 +446,7 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
 
 
 def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads the section `sampler` or `pruner`, or only its name.
+    """Reads the section `sampler` or `pruner`, for which the file may give only a name.
 
     Refuses keys that this sampler or pruner does not use.
     """

@@ -61,10 +61,10 @@ def make_reporter(
 ) -> tuple[Callable[[int, Sequence[Row]], bool], Callable[[int], bool]]:
     """Makes two functions, with which a training asks the pruner of the study whether to stop.
 
-    The first function takes a round and its scores. Once in `location.age` rounds it reports the metric of `objective`
-    to the study, and it returns whether the pruner stops the trial. The second function takes a round, and returns
-    whether the pruner stopped the trial at this round in an earlier process. If `location` is None, there is no pruner,
-    and both functions return False.
+    The first function takes a round and its scores, and returns whether the pruner stops the trial. Every
+    `location.age` rounds it reports the metric of `objective` to the study. The second function takes a round, and
+    returns whether the pruner stopped the trial at this round in an earlier process. If `location` is None, there is no
+    pruner, and both functions return False.
     """
     if location is None:
         return (lambda _round, _rows: False), lambda _round: False
@@ -238,8 +238,7 @@ def train_job(job: TrialTask) -> Outcome:
 def _train(job: TrialTask) -> OutcomeState:
     """Runs or resumes a training until the last round, or until the pruner stops it, or until all objectives are final.
 
-    If the training had already ended in an earlier process, which was killed before it reported this, nothing more is
-    trained.
+    Nothing more is trained if the training ended in an earlier process that was killed before it reported the end.
     """
     begun = (job.folder / "scenario.yaml").is_file()
     _make_directory(job)
@@ -308,7 +307,7 @@ def _make_directory(job: TrialTask) -> None:
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:
-    """Reads the scores of each replicate and fold in the evaluated rounds of the last phase, in the order of rounds."""
+    """Reads a run's scores: for each replicate and fold, a list of the evaluated rounds of the last phase, in order."""
     worlds: dict[tuple[int, int], list[dict[str, Any]]] = {}
     begins = find_last_phase_start(nested.load_yaml(folder / "scenario.yaml"))
     rows = checkpoint.read_table(folder, "rounds").to_pylist()
@@ -431,7 +430,7 @@ def _open_pool(number: int) -> Iterator[Submit]:
 
 
 def _start_tracker() -> None:
-    """Starts the process with which Python removes semaphores of ended processes. Silences this process."""
+    """Starts the process with which Python removes semaphores of ended processes, and silences its warnings."""
     given = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (given, "ignore:resource_tracker")))
     try:
@@ -451,7 +450,7 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
     """Refuses `trial.actors` if no actor would train.
 
     Raises:
-        BadInput: No actor would train.
+        BadInput: No actor would train, or the actors of a tier need more than one CPU.
     """
     if not sweep.actors:
         return

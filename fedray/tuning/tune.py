@@ -189,8 +189,7 @@ def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, flo
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
     """Returns the Arrow type of each parameter's column.
 
-    It is the common type of all values except None. Integers and floats together are floats. All other columns are
-    text.
+    The type is common to all values except None. Integers and floats together are floats. All other columns are text.
     """
     kinds: dict[str, set[type]] = {}
     for parameter in space:
@@ -205,7 +204,7 @@ def _types(space: Sequence[Parameter]) -> dict[str, Any]:
 def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str, Any]:
     """Returns the values of a winner, and the scores of its newest models on the test set.
 
-    The search itself has not used the test set. The models may be of a round after the budget of an objective.
+    The search itself has not used the test set. The newest models may be from a round after the budget of an objective.
     """
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / optuna_study.trial_note(trial)["run"]
@@ -239,7 +238,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns the text of a scenario file for a winner. `first` says whether it is the first of a Pareto front."""
+    """Returns the text of a scenario file for a winner. `first` says whether it is for the first of a Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
