@@ -46,9 +46,9 @@ def pin_to_one_core() -> None:
 
 
 def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.process_time) -> Cost:
-    """Measures the mean cost of a round. All `rounds` rounds are timed together.
+    """Measures the mean cost of a round of `work`. All `rounds` rounds are timed together.
 
-    `clock` returns how many CPU seconds were used so far.
+    `work` takes a number of rounds and runs them. `clock` returns how many CPU seconds were used so far.
 
     Example:
         >>> rounds = []
@@ -69,9 +69,9 @@ def take_turns(
 ) -> list[Cost]:
     """Measures several functions in turns (A B A B), and returns the cost of one round of each function.
 
-    `works` has pairs of a function and the number of rounds in a lap. The rounds of a lap are timed together. Each
-    function runs a short lap to warm up, and then `repeats` laps. The cost of a function is the median of these laps.
-    `clock` returns how many CPU seconds were used so far.
+    Each pair in `works` is a function that takes a number of rounds and runs them, and the number of rounds in its
+    laps. The rounds of a lap are timed together. Each function runs a short lap to warm up, and then `repeats` laps.
+    The cost of a function is the median of these laps. `clock` returns how many CPU seconds were used so far.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -97,8 +97,8 @@ class Process(NamedTuple):
     """The state of one process.
 
     Attributes:
-        id: The number of the process.
-        parent: The number of the parent process.
+        id: The id of the process.
+        parent: The id of the parent process.
         command: The command line of the process.
         cpu: The CPU seconds of the process and of all child processes that it waited for.
         resident: The memory of the process in bytes.

@@ -96,16 +96,17 @@ def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
 def images(module: Callable[[], nn.Module], per_round: int = 10, **more: Any) -> BenchWork:
     """Makes a benchmark of 100 clients, each with 100 images of 28 x 28 pixels, in batches of 10.
 
-    `more` has sections that replace those of the scenario.
+    `per_round` clients train in a round. `more` has sections that replace sections of the scenario.
     """
     keys = fedavg_scenario(100, per_round, batch_size=10) | more
     return BenchWork(read_scenario(keys), UserObjects(data=noise(10_000, (1, 28, 28)), model=module), module)
 
 
 def small_clients(number: int, per_round: int, method: dict[str, Any] | None = None, **local: Any) -> BenchWork:
-    """Makes a benchmark of clients with 20 samples of 64 features each, in batches of 10.
+    """Makes a benchmark of `number` clients, each with 20 samples of 64 features, in batches of 10.
 
-    `method` is the section `method` of the scenario. None means plain FedAvg. `local` has keys of the section `local`.
+    `per_round` clients train in a round. `method` is the section `method` of the scenario. None means plain FedAvg.
+    `local` has keys of the section `local`.
     """
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
     keys["method"] = method or keys["method"]
@@ -150,7 +151,8 @@ class Unrecorded:
 def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progress]:
     """Returns a function that simulates further rounds of a study, and the `Progress` that this function updates.
 
-    Rounds are neither evaluated nor saved. `runtime` runs the jobs. None means this process.
+    The function takes the number of further rounds. Rounds are neither evaluated nor saved. `runtime` runs the jobs.
+    None means this process.
 
     Example:
         >>> more, progress = simulate(small_clients(4, per_round=2).study())
@@ -189,7 +191,7 @@ class Federation(NamedTuple):
 
     Attributes:
         model: The global model, which is trained in place.
-        clients: `(x, y)` of each client, in the form that the network takes.
+        clients: Inputs and targets `(x, y)` of each client, in the form that the network takes.
         loss: A function that takes outputs and targets, and returns the mean loss of a batch.
         local: The settings of local training. The loop uses only the optimizer and FedProx's proximal term.
     """
@@ -206,8 +208,8 @@ PlainRound = Callable[[Federation, int, ChooseClients, DealBatches], None]
 def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
     """Runs a round of FedAvg in plain PyTorch. The global model becomes the mean of the clients' trained models.
 
-    `t` is the number of the round, from 0. `choose` takes a round and returns its clients. `deal` takes a round and a
-    client, and returns the client's batches.
+    `t` is the round, from 0. `choose` takes a round and returns its clients. `deal` takes a round and a client, and
+    returns the indices of the samples in each batch.
     """
     model, start = world.model, {name: value.clone() for name, value in world.model.state_dict().items()}
     total: dict[str, Tensor] = {}
@@ -236,7 +238,8 @@ def plain_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatc
 def lean_round(world: Federation, t: int, choose: ChooseClients, deal: DealBatches) -> None:
     """Runs a round as `plain_round` does, but faster: without optimizer objects and state dicts.
 
-    The optimizer must be SGD without momentum, weight decay and proximal term. The network must have no buffers.
+    The training must be SGD without momentum, without weight decay and without a proximal term. The network must have
+    no buffers.
     """
     weights: list[Tensor] = list(world.model.parameters())
     chosen = choose(t)
@@ -274,7 +277,7 @@ def half_mse(z: Tensor, y: Tensor) -> Tensor:
 def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 0, device: str = "cpu") -> Federation:
     """Makes the initial model and the standardized data of one world for the plain loop.
 
-    `world` is the number of the world, from 0. A world is a combination of a seed and a fold.
+    `world` is the index of the world, from 0. A world is a combination of a seed and a fold.
     """
     model = module().to(study.dtype)
     layout = study.net.layout
@@ -356,26 +359,26 @@ class Laps(NamedTuple):
 
 
 def measure_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray with 1,000 small clients, divided by the cost of the plain loop."""
+    """Measures the cost of fedray with 1,000 small clients, divided by the cost of a plain PyTorch loop."""
     work = small_clients(1000, 100)
     what = "1,000 clients x 20 samples, 100 a round, MLP 64-64-10, batch 10"
     return measure_ratio(what, 0.03, work, Laps(4, 40, 3 if quick else 9))
 
 
 def measure_ten_thousand(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray with 10,000 small clients, divided by the cost of the plain loop."""
+    """Measures the cost of fedray with 10,000 small clients, divided by the cost of a plain PyTorch loop."""
     work = small_clients(10_000, 1000)
     return measure_ratio("10,000 clients, 1,000 a round, same", 0.024, work, Laps(1, 5, 3 if quick else 9))
 
 
 def measure_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray with a small convolutional network, divided by the cost of the plain loop."""
+    """Measures the cost of fedray with a small convolutional network, divided by the cost of a plain PyTorch loop."""
     what = "100 clients x 100 samples, 10 a round, CNN 10-20-fc50, batch 10"
     return measure_ratio(what, 0.2, images(small_cnn), Laps(2, 4, 3 if quick else 9))
 
 
 def measure_wide_cnn(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray with a wide convolutional network, divided by the cost of the plain loop."""
+    """Measures the cost of fedray with a wide convolutional network, divided by the cost of a plain PyTorch loop."""
     what = "same with CNN 32-64-fc128 (1.2M parameters)"
     return measure_ratio(what, 0.55, images(plain_wide_cnn), Laps(1, 1, 2 if quick else 7))
 
@@ -420,7 +423,10 @@ def measure_ratio(
 
 
 def make_plain_laps(study: Study, work: BenchWork, device: str = "cpu", run: PlainRound = plain_round) -> Work:
-    """Makes a function that runs rounds of a plain loop in every world (seed and fold) of a study."""
+    """Makes a function that takes a number of rounds, and runs them as a plain loop in each world of a study.
+
+    A world is a combination of a seed and a fold.
+    """
     worlds = [make_federation(study, work.module, world, device) for world in range(study.worlds)]
     draws = [draw_at_random(world, study) for world in worlds]
 
@@ -503,7 +509,7 @@ def measure_overhead(quick: bool) -> list[BenchResult]:
 
 
 def describe_costs(one: Cost, other: Cost) -> str:
-    """Describes the wall time and the CPU time of a round, in two ways to run it."""
+    """Compares the wall times and the CPU times of two ways to run a round, in words."""
     cpu, wall = (f"{1e3 * a:.2f} against {1e3 * b:.2f} ms" for a, b in zip(one, other, strict=True))
     return f"wall {wall}, CPU of all processes {cpu} a round"
 
@@ -551,7 +557,7 @@ WORKS = (
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray on a GPU, divided by the cost of the plain loop. Returns no result without a GPU."""
+    """Measures the cost of fedray on a GPU, divided by the cost of a plain loop. Returns no result without a GPU."""
     return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
 
 

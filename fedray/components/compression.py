@@ -62,7 +62,7 @@ def keep_by_tier(
 
 
 def keep_by_bandwidth(layout: Layout, keep: Keep, uplink: Callable[[IntArray], FloatArray], mean: float) -> Keep:
-    """Returns a function that computes how many entries a client keeps, in proportion to its bandwidth.
+    """Returns a function that computes how many entries of a delta a client sends, in proportion to its bandwidth.
 
     All uploads then take about equally long. The SHEFL paper mentions this as future work.
 
@@ -81,7 +81,10 @@ def _buffers(layout: Layout) -> int:
 
 
 def top_k(layout: Layout, keep: Keep) -> Compress:
-    """Returns the compression that keeps the k entries of largest magnitude among all trainable entries of a delta."""
+    """Returns the compression that keeps the k entries of largest magnitude among all trainable entries of a delta.
+
+    `keep` takes the client and the tier (class of devices) of each of J jobs, `[J]` each, and returns each job's k.
+    """
 
     def size(client: IntArray, tier: IntArray) -> IntArray:
         return sparse_bytes(keep(client, tier), layout.trainable) + _buffers(layout)
@@ -97,7 +100,7 @@ def top_k(layout: Layout, keep: Keep) -> Compress:
 
 
 def random_k(layout: Layout, keep: Keep, unbiased: bool = True) -> Compress:
-    """Returns the compression that keeps k random entries of each delta.
+    """Returns the compression that keeps k random entries of each delta. `keep` computes k, as in `top_k`.
 
     Client and server draw the same indices from a shared random key of 8 bytes. Only this key and the values are sent.
     If `unbiased` is true, the k kept entries are multiplied by d / k, where d is the number of trainable entries. The
@@ -178,7 +181,7 @@ def error_feedback(compress: Compress) -> Compress:
 
 
 def find_largest(row: Tensor, k: int) -> Tensor:
-    """Returns a mask `[d]` that is true for the k entries of largest magnitude.
+    """Returns a mask `[d]` that is true for the k entries of `row` with the largest magnitudes.
 
     If magnitudes are equal, earlier entries are chosen.
     """

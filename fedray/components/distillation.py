@@ -35,6 +35,8 @@ def ask_model(net: Net, row: Tensor, x: Tensor) -> Tensor:
 def begin_student(net: Net, start: Tensor, teaching: Teaching) -> Train:
     """Returns a function that trains a student with torch. The student starts as the model `start`, `[d]`.
 
+    `StudentEngine` describes the returned function.
+
     Example:
         >>> from torch import nn
         >>> from fedray.models.net import net_of
@@ -222,12 +224,12 @@ class Student(NamedTuple):
 
 
 def combine_teachers(kind: str, x: Tensor, students: Sequence[Student], *, engine_of: EngineOf = use_torch) -> Tensor:
-    """Combines the predictions of all uploads for n inputs. Returns the target from which all students learn, `[n, C]`.
+    """Combines the predictions of all students' uploads. Returns the target from which all students learn, `[n, C]`.
 
-    The target is `softmax` of the weighted mean of the uploads' logits. In a regression, it is the mean of the outputs.
-    With the kind `mean_logits`, all uploads have equal weights. With the kind `confidence`, the weight of an upload for
-    an input is the variance of its logits over the classes (Cho et al. 2022). This kind is for classifications only. At
-    least one student must have an upload.
+    The target for each of n inputs is `softmax` of the weighted mean of the uploads' logits. In a regression, it is the
+    mean of the outputs. With the kind `mean_logits`, all uploads have equal weights. With the kind `confidence`, the
+    weight of an upload for an input is the variance of its logits over the classes (Cho et al. 2022). This kind is for
+    classifications only. At least one student must have an upload.
     """
     net, dtype = students[0].net, students[0].start.dtype
     total, weights = torch.zeros(len(x), net.outputs, dtype=torch.float64), torch.zeros(len(x), 1, dtype=torch.float64)
@@ -311,8 +313,9 @@ Fuse = Callable[[int, int, int, Tensor, Tensor], Tensor]  # (world, model, round
 def distilling_server(base: Server, rows: Rows, fuse: Fuse) -> Server:
     """Returns a server that makes the step of the server `base`, and then trains each model by distillation.
 
-    The teachers of a model are the round's uploads of this model, in the order of client ids. `fuse` makes the next
-    model from the teachers and the model that `base` returns.
+    The teachers of a model are the round's uploads of this model, in the order of client ids. `fuse` takes the
+    world, the index of the model, the round, the model after the step of `base`, and the S teachers, `[S, d]`. It
+    returns the next model.
     """
     kept = keeping_server(base)
 
@@ -343,8 +346,8 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
     """Returns a function for `Method.join` that trains each of several networks from the uploads of all networks.
 
     Each network has its own federated training, whose server was made by `keeping_server`. `rows` is the order of the
-    models in the states of all these trainings. `fuse` trains students and returns them as the next models. A student
-    starts as its model after the server's step.
+    models in the states of all these trainings. `fuse` takes the world, the index of the model, the round, and a
+    `Student` of each network, which starts as the model after the server's step. It returns each network's next model.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

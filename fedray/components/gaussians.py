@@ -49,9 +49,9 @@ def gaussian_server(rows: Rows, sampling: ModelSampler, weighting: Weighting = "
     This is FedAG Alg. 1, eqs. 3-4. The means are exactly the models that the server `mean` computes.
 
     The state keeps four more tensors: `variance` `[M, d]`, `sample` `[M, slots, d]`, `sample_weight` `[M, slots]` and
-    `sample_client` `[M, slots]`. Each model of the sample has the weight 1. A slot without a model has the weight 0.
-    `sample_client` holds the client that sent the upload in a slot (`Flight.sender` in asynchronous training), or -1 if
-    the slot holds no upload.
+    `sample_client` `[M, slots]`. A slot is a place for one model of the sample. Its weight is 1 if it holds a model,
+    otherwise 0. `sample_client` holds the client that sent the upload in a slot (`Flight.sender` in asynchronous
+    training), or -1 if the slot holds no upload.
     """
     base, slots, bootstrap = mean(rows, weighting), sampling.slots, sampling.kind == "bootstrap"
 
@@ -134,7 +134,7 @@ class TeacherSampler:
     trainable: int
 
     def draw(self, key: rng.Keys, mean: Tensor, variance: Tensor, uploads: Tensor) -> Tensor:
-        """Draws S models, `[S, d]`. `key` has one random key for each model.
+        """Draws S models, `[S, d]`. `key` has one random key for each of these models.
 
         `mean` and `variance` are the mean and variance of the n `uploads`, `[n, d]`.
         """
@@ -153,16 +153,17 @@ class TeacherSampler:
 def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: TeacherSampler, follow: Follow) -> Server:
     """Returns FedBE's server. It makes teachers from the uploads of a model, and the next model from the teachers.
 
-    The teachers of a model are the mean of its uploads, S sampled models and the n uploads. In addition to the tensors
-    of `base`, the state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S + n]`. Each teacher has
-    the weight 1. Entries without a teacher have the weight 0.
+    The teachers of a model are the mean of its uploads, S sampled models and the uploads, at most n of them. In
+    addition to the tensors of `base`, the state keeps `teachers` `[M, 1 + S + n, d]` and `teachers_weight` `[M, 1 + S +
+    n]`. Each teacher has the weight 1. Entries without a teacher have the weight 0.
 
     Args:
         base: A `gaussian_server` of the kind `bootstrap`, whose sample has room for n uploads.
         rows: The order of the models in the state.
         seeds: The seed of each world.
         sampler: The settings by which the S models are drawn.
-        follow: The function that makes the next model from the teachers.
+        follow: A function that takes the world, the index of the model, the round, and a matrix with a teacher
+            in each row. It returns the next model, `[d]`.
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
@@ -193,7 +194,7 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
 
 
 def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
-    """Returns a function for `teacher_server` that chooses one of the S sampled models at random as the next model."""
+    """Returns a function for `teacher_server` that takes a random one of `number` sampled models as the next model."""
 
     def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
         return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
@@ -306,7 +307,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
     """Returns the step of an optimizer, and the optimizer's new memory.
 
     The step is not yet multiplied by the learning rate. The optimizer is SGD with momentum or Adam. `slope` is the
-    gradient. `moments` is the memory, which is 0 before the first step. `count` is the number of the step, from 1.
+    gradient. `moments` is the memory, which is 0 before the first step. `count` is the index of the step, from 1.
     """
     first, second = moments
     if local.optimizer == "sgd":
@@ -357,7 +358,7 @@ def to_natural(mean: Tensor, rho: Tensor) -> Tensor:
 def from_natural(natural: Tensor) -> Tensor:
     """Converts natural parameters `[..., 2 p]` of Gaussians to means and values of rho, `[..., 2 p]`.
 
-    A precision below `LEAST` is replaced by `LEAST`.
+    A precision below 1e-6 is replaced by 1e-6.
     """
     linear, precision = natural.chunk(2, dim=-1)
     precision = precision.clamp(min=LEAST)
@@ -379,7 +380,7 @@ def find_posterior(rows: Tensor, prior: float, p: int) -> Tensor:
 def find_cavity(rows: Tensor, prior: float, p: int) -> Tensor:
     """Returns the natural parameters of the cavity (the posterior without the client's factor), `[..., 2 p]` float64.
 
-    `rows` are models `[..., d]`, which contain the client's factor. A precision below `LEAST` is replaced by `LEAST`.
+    `rows` are models `[..., d]`, which contain the client's factor. A precision below 1e-6 is replaced by 1e-6.
     The other natural parameter (precision times mean) is not changed.
 
     Example:
@@ -420,7 +421,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function that damps the change of a model in local training (PVI).
+    """Returns a function for `Finish`, which damps the change of a model in local training (PVI).
 
     Let D be the change of the posterior's natural parameters. The client sends `sent D`, so the first 2 p values of the
     model change by `sent D`. The client's factor, which is in the model, changes by `kept D`. In PVI, `sent` and `kept`
@@ -439,7 +440,7 @@ def add_sites(base: Server, rows: Rows, prior: float, p: int) -> Server:
     """Returns a server that keeps a posterior: the prior times the factors of all clients.
 
     The state keeps the natural parameters of the posterior in float64, and the uploads are added to them. A precision
-    below `LEAST` is replaced by `LEAST` in the model, but not in the state. Float buffers come from `base`, a server
+    below 1e-6 is replaced by 1e-6 in the model, but not in the state. Float buffers come from `base`, a server
     that averages.
     """
 
@@ -477,7 +478,7 @@ def place_posteriors(state: State, after: State, natural: Tensor, trained: Tenso
 
 
 def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) -> Answer:
-    """Returns the models that predict: `draws` models from each Gaussian.
+    """Returns the models that predict: `draws` models that are drawn from each Gaussian.
 
     If `draws` is 0, the Gaussian's mean predicts.
     """
@@ -595,13 +596,13 @@ def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: 
 
     The natural parameters of the new posterior are a weighted sum. The mean of the clients' posteriors has the weight
     `1 - alpha`. The product of the prior and all factors has the weight alpha. The state keeps the posterior and the
-    product of all factors in float64. In a model, a precision below `LEAST` is replaced by `LEAST`.
+    product of all factors in float64. In a model, a precision below 1e-6 is replaced by 1e-6.
 
     Args:
         base: A server that averages. Its step computes the float buffers.
         rows: The order of the models in the state.
         alpha: Weight of the product of the prior and all factors, in (0, 1].
-        kept: Multiple of a client's upload by which the client's factor changes in a round.
+        kept: In a round, a client's factor changes by `kept` times the client's upload.
         prior: Precision of the prior.
         p: Number of weights of the network.
     """

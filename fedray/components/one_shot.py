@@ -41,8 +41,8 @@ class Descent(NamedTuple):
         steps: Number of steps.
         each: Number of steps after which the model is scored again.
         start: A function that makes a new optimizer, without memory of earlier steps.
-        score: A function that scores a model on the server's samples. The model with the best score is kept. None means
-            that the last model is kept.
+        score: A function that takes a world and a model `[d]`, and returns the model's score on the server's samples.
+            The model with the highest score is kept. None means that the last model is kept.
     """
 
     steps: int
@@ -56,7 +56,7 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
 
     `start` is the first model, `[d]` float64. It is scored, too. `gradient` takes a model and returns the gradient of
     the function. Among models with the same score, the earliest is returned. If `how` has no score, the last model is
-    returned.
+    returned. `world` is the world of the model.
     """
     now, step = start, how.start()
     best, most = start, -math.inf if how.score is None else how.score(world, start)
@@ -116,7 +116,7 @@ def fisher_mean(
     The result is `w <- sum p_k (F_k + damping) w_k / sum p_k (F_k + damping)`. Client k uploads the model w_k and the
     curvature F_k (diagonal of its Fisher matrix). With the weighting `uniform`, the weights p_k are equal. With
     `examples`, they are the clients' shares of the samples, n_k / n. If `how` is given, the server descends from the
-    plain mean towards this result. Parameters with a mean curvature of at most `LEAST`, and float buffers, become the
+    plain mean towards this result. Parameters with a mean curvature of at most 1e-12, and float buffers, become the
     plain mean. A larger damping brings the result nearer to the plain mean.
 
     Example:
@@ -197,7 +197,7 @@ class ClientMode(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixtures:
-    """The posteriors of N clients over p weights. Each is a mixture of at most M Gaussians (modes).
+    """The posteriors of N clients over p weights. Each posterior is a mixture of at most M Gaussians (modes).
 
     Attributes:
         mean: Mean of each mode, `[N, M, p]` float64. Where a mode does not exist, the values have no meaning.
@@ -293,8 +293,8 @@ class Laplace(NamedTuple):
     """The settings by which a client's uploads become Gaussians (Laplace's approximation).
 
     Attributes:
-        temperature: T, above 0. The curvature is divided by it.
-        precision: c, above 0. The sum of the curvature and c is the precision.
+        temperature: T, above 0. The curvature is divided by T.
+        precision: c, above 0. The precision of a Gaussian is the divided curvature plus c.
         prior: c_0, the precision of the prior, at most c.
         trainable: p, the number of trainable parameters. Only these have a posterior. Buffers are averaged.
     """

@@ -90,7 +90,7 @@ class Graph(NamedTuple):
 
     @property
     def edges(self) -> IntArray:
-        """Returns each edge once, `[E, 2]`. The smaller node comes first."""
+        """Returns the two nodes of each of E edges, `[E, 2]`. The node with the smaller index comes first."""
         a = np.repeat(np.arange(len(self.start) - 1), self.degree)
         return np.stack([a, self.neighbor], axis=1)[a < self.neighbor]
 

@@ -30,8 +30,8 @@ def keep_in_state(method: Method, first: Mapping[str, Callable[[], torch.Tensor]
     Args:
         method: Any method with a server.
         first: Names of the additional tensors, and for each a function that makes the tensor before the first round.
-        write: The function that updates the additional tensors after each round. It is called after the method's own
-            function `remember`.
+        write: The function that updates the additional tensors after each round. It has the arguments of
+            `Phase.remember`, and is called after the method's own function `remember`.
 
     Example:
         >>> import torch
@@ -129,10 +129,10 @@ FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Reads the memory of a client selection. Returns each client's last loss, the round of this loss, and Oort's pace.
+    """Reads tensors of `remember_clients`. Returns each client's last loss, the round of this loss, and Oort's pace.
 
-    Losses and rounds are `[N]`. `number` is N, the number of clients. The pace is a percentile of the clients'
-    durations. Without a state or such a memory, no client counts as trained.
+    Losses and rounds (from 1) are `[N]`. `number` is N, the number of clients. The pace is a percentile of the clients'
+    durations. If the state is None or lacks these tensors, the result says that no client has trained.
 
     Example:
         >>> read_memory(None, world=0, number=2)
@@ -148,9 +148,9 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
     """Returns the method with three more tensors in its state, for rules that choose clients by loss or speed.
 
     There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client. `client_round` `[R, N]`
-    holds the round of this loss. `pace` `[R, 1 + 2 WINDOW]` holds Oort's percentile of durations, followed by the
-    utility of each of the last `2 WINDOW` rounds. The function `sizes` takes a world and returns each client's number
-    of training samples.
+    holds the round of this loss, from 1. `pace` `[R, 41]` holds Oort's percentile of durations, followed by the
+    utilities of the last 40 rounds (two windows of 20 rounds). The function `sizes` takes a world and returns each
+    client's number of training samples.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -166,6 +166,8 @@ def write_memory(
     t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
 ) -> State:
     """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
+
+    The pace is a percentile of the clients' durations.
 
     Args:
         t: The round, from 0.
@@ -262,18 +264,18 @@ def share_out(clients: Clients, number: int) -> list[int]:
 def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list[int]:
     """Returns how many clients of each tier (class of devices) are invited to a round.
 
-    The round waits for `per_tier` clients of each tier, and `factor * per_tier` clients are invited. The number of
-    invited clients is rounded up, and is at most the number of clients of the tier.
+    The round waits for `per_tier[c]` clients of tier c. In this tier, `factor * per_tier[c]` clients are invited. This
+    number is rounded up, and is at most the number of clients of the tier.
     """
     wanted = [int(np.ceil(n * factor - 1e-9)) for n in per_tier]
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
 def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
-    """Restricts the participants to the clients of a group.
+    """Restricts a participation rule to the clients of a group.
 
-    The remaining participants keep their slots (their positions among all participants).
-    `members` takes client ids `[J]` and returns whether each client belongs to the group, `[J]`.
+    The remaining participants keep their slots (their positions among all participants). `members` takes client ids
+    `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:
         >>> everyone: Participation = lambda seed, t: Participants(np.arange(6), np.arange(6))
@@ -330,8 +332,9 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
     Tier c (a class of devices) is split at random into `per_tier[c]` strata. All clients of a stratum share one
     permutation of the models (preprint of Fed-ensemble; SHEFL section 4). Strata of equal sizes are drawn once. If
-    equal sizes are impossible, the sizes differ by one client, and clients of smaller strata take part more often. Such
-    strata are drawn again every K = `models` rounds, so that in the long run all clients take part equally often.
+    equal sizes are impossible, the sizes differ by at most one client, and clients of smaller strata take part more
+    often. Such strata are drawn again every K = `models` rounds, so that in the long run all clients take part equally
+    often.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
     uneven = any(n and tier.number % n for tier, n in zip(clients.tiers, per_tier, strict=True))
@@ -357,7 +360,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 
 
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
-    """Returns the participant of each of J jobs, and the job's number among this participant's jobs.
+    """Returns the participant of each of J jobs, and the job's index among this participant's jobs.
 
     `m` is the number of jobs of each participant, `[P]`.
     """
@@ -522,7 +525,7 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
 def one_job_each(_models: int, _rows: str = "client") -> Assignment:
     """Returns the assignment rule that gives each participant one job.
 
-    The job has model 0 until the participant chooses one.
+    The job has model 0 until the participant chooses a model.
     """
 
     def assign(_now: WorldRound, drawn: Participants, _m: IntArray, _state: State | None) -> tuple[IntArray, IntArray]:

@@ -1,9 +1,9 @@
 """Defines rules that choose the clients of a round by their numbers of samples, their losses, or their speed.
 
 A rule chooses among the clients of one tier (class of devices), so every tier keeps its share of the participants. The
-rule uses only facts that a server knows. The server knows the number of samples of every client. A client *counts* in a
-round if the server uses its upload. The server then also knows the client's mean training loss in this round, and how
-long a round of the client takes. A *world* is one combination of a seed and a fold.
+rule uses only facts that a server knows. The server knows the number of samples of every client. If the server uses a
+client's upload in a round, it also knows the client's mean training loss in this round, and how long a round of the
+client takes. A *world* is one combination of a seed and a fold.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -42,12 +42,12 @@ class KnownClients(NamedTuple):
         size: Number of training samples of each client, `[n]`.
         loss: Mean training loss of the client when the server last used its upload, `[n]`. NaN means that the server
             has used no upload of the client.
-        last: Number of the round in which the server last used an upload of the client, `[n]`, from 1. 0 means that the
-            server has used no upload of the client.
+        last: The last round in which the server used an upload of the client, `[n]`. The first round is 1. 0 means that
+            the server has used no upload of the client.
         seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know this
             time, because it has used no upload of the client. The field is None if the rule does not use seconds.
-        round: Number of the round that begins, from 1.
-        pace: A number of percent (Oort). A round should not take longer than this percentile of the known seconds.
+        round: The round that begins, from 1.
+        pace: A percentile, 0 to 100 (Oort). A round should not take longer than this percentile of the known seconds.
     """
 
     client: IntArray
@@ -79,7 +79,8 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
 def by_examples() -> Rule:
     """Returns a rule that draws clients in proportion to their numbers of samples.
 
-    Source: Li et al. 2020 (FedProx, Algorithm 2). The paper draws with replacement, this rule without.
+    Source: Li et al. 2020 (FedProx, Algorithm 2). The paper draws with replacement. This rule draws without
+    replacement.
     """
 
     def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:

@@ -38,14 +38,14 @@ class Rows:
     def of(self, uploads: Uploads, tiers: int = 1) -> Tensor:
         """Returns the row of each upload's model in the state, `[J]`.
 
-        If `tiers` is above 1, the result is `row * tiers + tier`.
+        If `tiers` is above 1, the result is `row * tiers + tier`, with the tier of the upload's client.
         """
         row = torch.from_numpy(uploads.world * self.models + uploads.model)
         return row if tiers == 1 else row * tiers + torch.from_numpy(uploads.tier)
 
 
 def upload_weights(uploads: Uploads, weighting: Weighting) -> Tensor:
-    """Returns an integer weight of each upload, `[J]`: 1, or the number of samples of the client."""
+    """Returns each upload's weight, `[J]` int64: 1 (`uniform`), or the client's number of samples (`examples`)."""
     size = np.ones_like(uploads.size) if weighting == "uniform" else uploads.size
     return torch.from_numpy(size)
 
@@ -145,7 +145,7 @@ def sum_uploads(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) ->
 
 
 def group_totals(uploads: Uploads, group: Tensor, weight: Tensor, groups: int) -> Stats:
-    """Returns for each of G groups the total weight of its uploads, and the largest value of each integer buffer.
+    """Returns for each of G groups of uploads the total weight, and the largest value of each integer buffer.
 
     Upload j has the integer weight `weight[j]` and belongs to group `group[j]`, from 0 to G - 1.
     """
@@ -240,7 +240,7 @@ _CHUNK = 1 << 16  # columns at a time
 def robust_server(rows: Rows, center: Center) -> Server:
     """Returns a server that moves each model by the center of its n deltas, for example by their median.
 
-    All uploads have the same weight.
+    `center` takes the deltas, `[n, d]`, and returns their center, `[d]`. All uploads have the same weight.
     """
 
     def reduce(uploads: Uploads) -> Stats:

@@ -151,8 +151,8 @@ def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest:
         worlds: Number of all worlds of the run. A world may lack the metric, for example because it did not reach a
             target.
         name: Name of the metric. Counts (of rounds or clients) have at most one decimal. Bytes and seconds have units.
-        largest: The largest of several values of bytes or seconds that are shown in the same unit. None means that the
-            unit of each number follows from the number alone.
+        largest: If several values of bytes or seconds are shown in the same unit, the largest of these values. None
+            means that each number has its own unit.
 
     Example:
         >>> format_score({"mean": 3.5, "sd": 0.7071, "n": 2}, 3)
@@ -246,7 +246,7 @@ def format_total(name: str, value: float | None, largest: float | None = None) -
 
 
 def format_number(value: float, name: str = "") -> str:
-    """Formats the value of the metric `name`. A share (0 to 1) is written in percent, other metrics with four digits.
+    """Formats a value of the metric `name`: a share (0 to 1) in percent, other values with four significant digits.
 
     Example:
         >>> format_number(0.91234, "accuracy"), format_number(1.23456, "rmse")
@@ -256,7 +256,9 @@ def format_number(value: float, name: str = "") -> str:
 
 
 def format_digits(value: float, digits: int, sign: str = "") -> str:
-    """Writes a number with a fixed count of significant digits. Trailing zeros stay, so that columns are aligned.
+    """Writes a number with `digits` significant digits. Trailing zeros stay, so that columns are aligned.
+
+    If `sign` is `+`, positive numbers begin with a plus sign.
 
     Example:
         >>> format_digits(0.587, 4), format_digits(1000.2, 4), format_digits(-0.013, 3, "+")

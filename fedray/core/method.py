@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`. None means that `LocalLoss.reads` lacks `features`.
+        features: Inputs of the model's last layer, `[B, f]`. None means that the loss does not use `features`.
     """
 
     outputs: Tensor
@@ -64,8 +64,8 @@ class Seen(NamedTuple):
 class LossContext(NamedTuple):
     """The values that a loss may use in addition to outputs and targets.
 
-    Each of `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` is None if `LocalLoss.reads` does
-    not name it.
+    Each of `inputs`, `features`, `network`, `broadcast`, `previous` and `ensemble` is None if the loss does not list
+    its name in `LocalLoss.reads`.
 
     Attributes:
         objective: The network's own loss: a function that takes outputs and targets, and returns the loss of each
@@ -132,8 +132,8 @@ class LocalLoss(NamedTuple):
     Attributes:
         function: The loss. It takes outputs `[B, C]`, targets `[B]` or `[B, q]` and a `LossContext`, and returns the
             loss of each sample, `[B]`.
-        reads: Names of the values that the function uses, out of `READS`. `heads` means that the network returns the
-            outputs of H heads in training, `[B, H, C]`.
+        reads: Names of the values that the function uses: fields of `LossContext`, from `inputs` to `ensemble`. The
+            name `heads` means that the network returns the outputs of H heads in training, `[B, H, C]`.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `State.extra`. The name begins with `broadcast/`. The tensor has a row
             for each model. A client receives the row of the model that it trains.
@@ -173,8 +173,8 @@ class StepContext(NamedTuple):
             `[p]`.
         sample_gradients: A function that takes parameters `[p]` and returns the gradient of each sample's loss at them,
             `[B, p]`. Samples that only fill up a batch have the gradient 0.
-        noise: Standard normal random numbers for this client and step, `[p]` or `[Transform.numbers]`. They are None if
-            `Transform.noise` is False.
+        noise: Standard normal random numbers for this client and step, `[p]`, or as many as `Transform.numbers` says.
+            They are None if `Transform.noise` is False.
         size: Number of training samples of the client, a scalar tensor. It is 1 while fedray tries the function before
             the run.
     """
@@ -234,12 +234,12 @@ def find_placing(rules: Sequence[Transform]) -> Transform | None:
 
 
 class RateSchedule(NamedTuple):
-    """A schedule of the learning rate. It gives the multiplier of each round.
+    """A schedule of the learning rate. It gives the multiplier of the rate in each round.
 
     Attributes:
-        kind: Course of the multiplier. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1 to
-            `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round in
-            `at`.
+        kind: How the multiplier changes. With `constant`, it is always 1. With `cosine` and `linear`, it falls from 1
+            to `floor` within `rounds` rounds. With `step`, it starts at 1, and is multiplied by `gamma` at each round
+            in `at`.
         rounds: Number of rounds in which `cosine` and `linear` fall, above 0 for these kinds.
         floor: The last multiplier of `cosine` and `linear`.
         warmup: Length of the warm-up in rounds. In round t of the warm-up, the multiplier is also multiplied by `(t +
@@ -278,7 +278,7 @@ def reads_ensemble(loss: LocalLoss | None) -> bool:
 
 
 def start_empty(_parameters: Tensor) -> tuple[()]:
-    """Returns `()`, as the `init` of a transformation without a state."""
+    """Returns `()`. This function is the `init` of transformations without a state."""
     return ()
 
 
@@ -294,10 +294,10 @@ class Augmentation(NamedTuple):
     Attributes:
         function: The function that changes samples. It receives inputs before standardization, and keeps their shape.
             Targets are classes, or values in the units of the data set.
-        form: Arguments of the function. With `rows`, it takes inputs `[n, ...]` of several clients and steps, and
-            uniform random numbers `[n, numbers]`. With `row`, it takes one input. With `batch`, it takes inputs `[B,
-            ...]` and targets `[B]` or `[B, q]` of one client and step. The function returns the changed inputs. With
-            `batch`, it may instead return a tuple of inputs and targets.
+        form: Kind of arguments of the function. With `rows`, it takes inputs `[n, ...]` of several clients and steps,
+            and uniform random numbers `[n, numbers]`. With `row`, it takes one input. With `batch`, it takes inputs
+            `[B, ...]` and targets `[B]` or `[B, q]` of one client and step. The function returns the changed inputs.
+            With `batch`, it may instead return a tuple of inputs and targets.
         name: Name of the augmentation in messages.
         numbers: With the form `rows`, the number of uniform random numbers for each sample.
     """
@@ -384,7 +384,7 @@ class Piece:
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
-        """Returns a copy in which `change` has replaced the settings of each further training (`locals`)."""
+        """Returns a copy in which `change(settings)` replaces the settings of each further training (`locals`)."""
         return self
 
     @property
@@ -417,7 +417,7 @@ class Piece:
     def begins(self) -> int:
         """Returns the round in which the method's last stage begins.
 
-        Scores of earlier rounds do not count for the method.
+        Scores of earlier rounds are not scores of the complete method.
         """
         return 0
 
@@ -430,23 +430,23 @@ class Piece:
 
     @property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices), or no network if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices), or `()` if all tiers train the whole network."""
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the ascending positions, `[s]`, of a model's values that a tier's network holds in round t."""
+        """Returns which of a model's d values the network of `tier` has in round t, as ascending positions, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
-        """Returns how much a job computes in a step, as a fraction of a step of the whole network, `[J]`.
+        """Returns how much each of J jobs computes in a step, as a fraction of a step of the whole network, `[J]`.
 
-        `tier` is the tier of each job's client, `[J]`. None means the fraction 1.
+        `tier` is the tier of each job's client, `[J]`. If the result is None, all fractions are 1.
         """
         return None
 
     @property
     def further_steps(self) -> int:
-        """Returns how many steps a job makes outside training, without samples. The virtual clock counts them."""
+        """Returns how many steps without samples a job makes outside training. The virtual clock counts them."""
         return 0
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray | None:
@@ -461,7 +461,7 @@ class Piece:
     def answers(self) -> bool:
         """Returns whether clients of the run predict with models of their own.
 
-        Other clients predict with the server's models.
+        New clients predict with the server's models.
         """
         return False
 
@@ -540,7 +540,7 @@ class Work:
 
 
 class PartStep(NamedTuple):
-    """The step of one part of a stack in a round. A stack is a method with several trainings (parts).
+    """The result of a round for one part of a stack. A stack is a method with several trainings (parts).
 
     Attributes:
         before: State of the part before the round.
@@ -731,7 +731,7 @@ class Local:
 
     @property
     def has_code(self) -> bool:
-        """Returns whether every step calls a function of a method or a user."""
+        """Returns whether each training step calls a function that a method or a user has written."""
         return any(part is not None for part in (self.loss, self.gradient, self.step))
 
     def count_work(self, models: int) -> float:
@@ -761,7 +761,7 @@ class Phase:
 
     Attributes:
         models: Number of models, K.
-        schedule: A function that makes the plan (the list of jobs) of each round.
+        schedule: A function that takes a round and the state, and returns the plan (the list of the round's jobs).
         local: Settings of a client's training.
         server: The functions that turn uploads into the next state.
         compress: The compression of uploads.
@@ -808,11 +808,11 @@ class Phase:
     server_work: Callable[[int], ServerWork] | None = None
 
     def add(self, *pieces: Piece) -> "Phase":
-        """Returns the phase with more additions to a client's job. The new ones come last."""
+        """Returns a copy with further additions to a client's job (`pieces`). They come after the present additions."""
         return replace(self, pieces=(*self.pieces, *pieces))
 
     def with_locals(self, change: Callable[[Local], Local]) -> "Phase":
-        """Returns a copy in which `change` has replaced the settings of each training (`locals`)."""
+        """Returns a copy in which `change(settings)` replaces the settings of each training (`locals`)."""
         pieces = tuple(piece.with_locals(change) for piece in self.pieces)
         return replace(self, local=change(self.local), pieces=pieces)
 
@@ -855,7 +855,7 @@ class Phase:
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """Returns how clients train in each training of a job, the main training first."""
+        """Returns the settings of each training of a job. The main training comes first."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property
@@ -870,11 +870,11 @@ class Phase:
 
     @cached_property
     def nets(self) -> Sequence[Net]:
-        """Returns the network of each tier (class of devices), or no network if all tiers train the whole network."""
+        """Returns the network of each tier (class of devices), or `()` if all tiers train the whole network."""
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns the ascending positions, `[s]`, of a model's values that a tier's network holds in round t."""
+        """Returns which of a model's d values the network of `tier` has in round t, as ascending positions, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -894,7 +894,7 @@ class Phase:
 
 
 class Answer(NamedTuple):
-    """The models that predict: A models in each of R worlds. A world is one combination of a seed and a fold.
+    """The models that predict. Their number in each of R worlds is A. A world is a combination of a seed and a fold.
 
     Attributes:
         state: A state that holds these models, `[R * A, d]`, and no others.
@@ -904,8 +904,8 @@ class Answer(NamedTuple):
             has no distribution over the parameters.
         noise: Variance of the observation noise, `[R]`, in standardized units of the target. None means that the method
             does not estimate the noise.
-        owner: The client that uploaded each model, `[R, A]`. It is -1 if the model is no upload. None means that no
-            model is an upload.
+        owner: The client that uploaded each model, `[R, A]`. -1 means that the model is not an upload. None means that
+            no model is an upload.
         tiers: For each of T tiers, the weights of the models for the tier's clients, `[R, T, A]`. A model with weight 0
             in `weights` must have weight 0 in `tiers`, too. If `predict.gamma` is finite, a client leaves out models
             whose weight in `tiers` is 0. None means that `weights` hold for all tiers.
@@ -1017,10 +1017,12 @@ class StudentEngine(NamedTuple):
     """The functions of distillation: they compute teachers' outputs and train students.
 
     Attributes:
-        ask: A function that returns a model's raw outputs, in float64.
-        begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns a function of type
-            `Train`. Each call of the returned function trains the student for some more steps, and returns the student.
-            A step follows the mean gradient of its batch. Buffers keep their initial values, and dropout is off.
+        ask: A function that takes a network, a model `[d]` and inputs `[n, ...]`. It returns the model's raw outputs,
+            `[n, C]` float64.
+        begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns the function that
+            trains the student. Each call of this function makes some more steps, and returns the student. It takes the
+            indices of the inputs in each step's batch, and each step's learning rate. A step follows the mean gradient
+            of its batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

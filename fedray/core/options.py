@@ -40,7 +40,7 @@ _MEANINGS: WeakKeyDictionary[Callable[..., Any], Meaning] = WeakKeyDictionary()
 
 
 def means(kind: str, values: str = "", empty: bool = False) -> Callable[[AnyCheck], AnyCheck]:
-    """Returns a decorator that stores a description of a check of values. The arguments are the fields of `Meaning`."""
+    """Returns a decorator that describes the values a check accepts. The arguments are the fields of `Meaning`."""
 
     def remember(check: AnyCheck) -> AnyCheck:
         _MEANINGS[check] = Meaning(kind, values, empty)
@@ -421,7 +421,8 @@ class MethodSpec:
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
         in_rounds: Reason why the method cannot be trained asynchronously. The text ends a sentence that starts with the
-            method's name. Empty means that this field gives no reason. `walks`, `pooled` and `models` may give one.
+            method's name. Empty means that this field gives no reason. `walks`, `pooled` and `models` may give a
+            reason.
         private: A description of the state that clients keep between rounds and never send. Empty means that clients
             keep no state.
         parts: Whether the method is a stack. A stack has several trainings, one after the other.

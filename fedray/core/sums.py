@@ -30,7 +30,7 @@ class Library(NamedTuple):
     """A loaded library.
 
     Attributes:
-        handle: The library of ctypes.
+        handle: The loaded library, an object of ctypes.
         instructions: Instruction set of the kernels: avx2, avx512 or neon.
         digest: Digest of the sources from which the library was built.
     """
@@ -40,14 +40,14 @@ class Library(NamedTuple):
     digest: str
 
     def function(self, name: str, dtype: torch.dtype) -> Callable[..., int]:
-        """Returns the version of a kernel for float32 or float64."""
+        """Returns the kernel `name` in its version for `dtype`, which is float32 or float64."""
         bits = 64 if dtype == torch.float64 else 32
         found: Callable[..., int] = getattr(self.handle, f"fedray_{name}_f{bits}_{self.instructions}")  # keeps it, too
         return found
 
 
 class Missing(NamedTuple):
-    """Says why no library can be used.
+    """The reason why no compiled kernels can be used.
 
     Attributes:
         why: The reason, and the remedy for the user.
@@ -57,9 +57,10 @@ class Missing(NamedTuple):
 
 
 def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads a library of compiled kernels (C functions) if it was built from the sources of this package.
+    """Loads the library `path` of compiled kernels (C functions). Returns `Missing` if the library cannot be used.
 
-    `instructions` is the instruction set of the kernels. None means the best set for this processor.
+    The library must have been built from the sources of this package. `instructions` is the instruction set of the
+    kernels. None means the best set for this processor.
     """
     if not path.is_file():
         return Missing(f"the library of compiled kernels was not built: {REBUILD}")
@@ -207,7 +208,7 @@ class ExactSum:
 
 @dataclass(frozen=True)
 class Counts:
-    """Integer totals.
+    """Integer totals. `a + b` adds the totals of a and b.
 
     Attributes:
         total: The totals, `[...]` int64.
@@ -221,7 +222,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Largest:
-    """Integer maxima.
+    """Integer maxima. Each entry of `a + b` is the larger entry of a and b.
 
     Attributes:
         most: The maxima, `[...]` int64.
@@ -432,7 +433,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 
 
 def thin(stats: Stats) -> Stats:
-    """Returns statistics in a small form for messages: as NumPy arrays, and without rows of zeros in exact sums."""
+    """Returns statistics in a small form for other processes: NumPy arrays, without rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
     sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
     return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}

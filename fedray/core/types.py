@@ -227,9 +227,9 @@ class Flight(NamedTuple):
         group: Index of the upload's group. The uploads of a group are added up. There is one group per world, model and
             server step.
         weight: Multiplier of the job's delta. It depends on the staleness of the upload.
-        turn: Number of the client's earlier trainings. It takes the place of the round in the keys of the job's random
-            numbers.
-        version: Number of server steps that the model had made when the job started. It takes the place of the round in
+        turn: How many trainings the client has made before. It takes the place of the round in the keys of the job's
+            random numbers.
+        version: How many server steps had changed the model when the job started. It takes the place of the round in
             the schedule of the learning rate.
         sender: `client + N * u`. N is the number of clients, and u is the number of the client's earlier uploads in
             this server step.
@@ -254,7 +254,7 @@ class SizedPlan(NamedTuple):
         plan: The jobs, `[J]`.
         size: Number of training samples of each job, `[J]`.
         steps: Optimizer steps of each job, `[J]`. A client without samples has 0 steps.
-        flight: Start and destination of each job in asynchronous training. None means that training is synchronous.
+        flight: Start and end of each job in asynchronous training. None means that training is synchronous.
         losses: Losses of all K models on the samples of each job's client, `[J, K]`, computed before training. None
             means that clients report no losses.
     """

@@ -285,7 +285,7 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
 def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], State | None]:
     """Returns a function for `Phase.ask`, by which clients measure the errors of a round's candidates.
 
-    The function returns the state with the candidates, or None if the clients have already measured their errors.
+    The function returns the state with the candidates, or None if the clients have already measured the errors.
     """
 
     def ask(state: State, stats: Stats) -> State | None:
@@ -456,10 +456,10 @@ class Sent(NamedTuple):
 
 
 def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function that takes a round, and returns each client's last earlier round with a job.
+    """Returns a function that takes a round t, and returns the last round before t in which each client had a job.
 
-    The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. It is -1 if
-    the client had no job before. The schedule must not need a state.
+    The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. -1 means
+    that the client had no job before t. The schedule must not need a state.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -718,7 +718,7 @@ class FitTrees(Work):
 
 
 def _known(kept: dict[Any, Any]) -> Known:
-    """Returns the `Known` of this process."""
+    """Returns what this process has stored about its clients."""
     found: Known = kept.setdefault("boosting", Known())
     return found
 

@@ -65,10 +65,10 @@ class Correction(Piece):
         name: Name of the private vector.
         offset: A function that takes the private vectors and the server's vectors (or None), `[W, d]` each for W jobs.
             It returns the vectors that are added to the gradients, `[W, d]`.
-        update: A function that takes the private vectors, the server's vectors (or None), the deltas and their lengths.
-            It returns the private vectors after local training, `[W, d]`. The length of a delta is the learning rate
-            times the sum that `block.weigh_gradients` returns. Without momentum, this sum is the number of steps. So
-            `-delta / length` is a mean gradient.
+        update: A function that takes the private vectors, the server's vectors (or None), the deltas, and the length of
+            each training, `[W, 1]`. It returns the private vectors after local training, `[W, d]`. The length is the
+            learning rate times the sum that `block.weigh_gradients` returns. Without momentum, this sum is the number
+            of steps. So `-delta / length` is a mean gradient.
         shared: Name of the vector that the server sends with each model. None means that the server sends no vector.
 
     Example:

@@ -156,7 +156,7 @@ class ClientSums(Measure):
 
 
 def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields inputs and targets of a client's samples, at most `EVALUATED_ROWS` at a time.
+    """Yields inputs and targets of a client's samples, at most 500 at a time.
 
     `place` holds the indices of the samples, `[n]`.
     """

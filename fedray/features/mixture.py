@@ -75,7 +75,7 @@ def compute_responsibilities(losses: ArrayLike, weights: ArrayLike) -> FloatArra
 
     The probability is proportional to `pi_m exp(-l(h_m(x_j), y_j))` (E step). `losses` are the negative log-likelihoods
     l of K models for n samples, `[K, n]`. `weights` are the weights pi of the models, `[K]`, at least 0. The
-    probabilities of a sample add up to 1. Then a probability below `LEAST_RESPONSIBILITY` is replaced by this value.
+    probabilities of a sample add up to 1. Then a probability below 1e-12 is replaced by 1e-12.
 
     Source: Marfoq et al. 2021, equation 11.
     """

@@ -192,7 +192,7 @@ def find_direction(score: Tensor, particles: Tensor) -> Tensor:
 
 
 def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
-    """Returns means of the particles, `[n, p]`, weighted by Gaussian kernels around each of n points.
+    """Returns a mean of the particles for each of n points, `[n, p]`, weighted by a Gaussian kernel around the point.
 
     The gradient of the logarithm of the particles' density at a point is `(mean - point) / bandwidth^2`.
     """

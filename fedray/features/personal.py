@@ -97,7 +97,8 @@ def drop_layers(layout: Layout, layers: tuple[str, ...]) -> Layout:
 def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: tuple[str, ...]) -> Compress:
     """Returns a compression that leaves out a model's private layers. Their deltas arrive at the server as 0.
 
-    `make` makes the compression for the layout of the other layers. `layout` is the layout of the whole model.
+    `make` takes the layout of the other layers, and returns their compression. `layout` is the layout of the whole
+    model.
     """
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
     return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)

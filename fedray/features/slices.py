@@ -176,7 +176,8 @@ def read_layers(net: Net, who: str) -> tuple[SlicedLayer, ...]:
 def find_columns(layers: Sequence[SlicedLayer], width: float, first: First) -> Tensor:
     """Returns the positions of a slice's s parameters in the whole model, `[s]`, in ascending order.
 
-    `first` is a function that takes the number of channels of a hidden layer, and returns the slice's first channel.
+    `first` is a function that takes the number of channels of a hidden layer, and returns the index of the slice's
+    first channel.
     """
     begin, places = 0, []
     for (out, inputs, *kernel), bias, channels, last in layers:
@@ -344,8 +345,8 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 
     Args:
         nets: The network of each tier.
-        window: A function that takes the round and the number of channels of a hidden layer, and returns the slices'
-            first channel.
+        window: A function that takes the round and the number of channels of a hidden layer, and returns the index
+            of the slices' first channel.
         answers: Whether clients of the run predict with their tier's slice. The window must then be the same in every
             round.
 

@@ -125,9 +125,10 @@ class LeaveOutShards:
     """
 
     def __init__(self, whole: Shards, seeds: tuple[int, ...], folds: int, within: bool) -> None:
-        """Wraps shards that hold all samples. `seeds` holds the seed of each world of these shards.
+        """Wraps shards that hold all samples. `seeds` holds the seed of each world of the wrapped shards.
 
-        If `within` is true, fold f is a part of every client's samples. Otherwise fold f is all samples of client f.
+        If `within` is true, fold f is a part of every client's samples. Otherwise fold f consists of all samples of
+        client f.
         """
         self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
         self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
@@ -402,7 +403,7 @@ class Stack(NamedTuple):
         rounds: Number of rounds in which the bases are trained.
         folds: Number of folds, F. Each base is trained F times, each time without one fold. 1 means that no samples are
             left out.
-        within: Whether fold f is a part of every client's samples. False means that fold f is all samples of client f.
+        within: Whether fold f is a part of every client's samples. Otherwise fold f has all samples of client f.
         meta_rounds: Number of rounds in which the meta model is trained.
         meta_lr: Learning rate of the meta model.
         meta_optimizer: Optimizer of the meta model.

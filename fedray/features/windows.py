@@ -47,7 +47,7 @@ class Windows(Piece):
             p]` float64. It returns the change that the client sends, `[p]`.
         number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is a window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
-        burn_in: Number of first rounds without windows.
+        burn_in: Number of rounds, at the beginning of the run, that have no windows.
     """
 
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -173,7 +173,7 @@ def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[l
 
 
 def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes one training step of the first `real` clients, and writes the results into `now`.
+    """Makes one training step of the first `real` clients of a block, and writes the results into `now`.
 
     `one` is a block with this step only.
     """

@@ -118,7 +118,7 @@ def _zig_target() -> str | None:
 
 
 def compile_library(out: Path, compiler: Compiler, more: Sequence[str] = ()) -> Path:
-    """Compiles all sources for all instruction sets of this processor family into one library.
+    """Compiles all sources for all instruction sets of this processor family into the library `out`.
 
     `more` are additional flags for the compiler, for example for sanitizers.
 
@@ -155,7 +155,7 @@ def _call(command: Sequence[str], env: dict[str, str]) -> None:
 
 
 def build_library(out: Path) -> str:
-    """Builds the library with the first compiler that succeeds. Returns the compiler's name.
+    """Builds the library `out` with the first compiler that succeeds. Returns the compiler's name.
 
     Raises:
         BuildFailed: No compiler succeeds. The message gives one reason per compiler.
