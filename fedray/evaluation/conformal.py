@@ -79,7 +79,7 @@ def make_request(
     """Makes a request to clients to measure the conformal sets of their samples of a split.
 
     Args:
-        split: The split, `test` or `hold_out`. With thresholds, only every second held-out sample of a client counts.
+        split: The split, `test` or `hold_out`. With thresholds, only every second held-out sample of a client is used.
         rule: The rule that makes conformal sets.
         thresholds: The threshold of each world, `[worlds]`. None means that thresholds are not known yet. Clients then
             return the conformal scores from which thresholds are computed.

@@ -51,12 +51,13 @@ Deviations:
     2. By default (`draw: rows`) a learner is fitted on drawn samples, as in the paper. With `draw: weights` it is
        fitted on all samples, weighted by D_i, as in scikit-learn's AdaBoostClassifier.
     3. Weights of samples are not stored, because they follow from the ensemble and the client's samples. A client
-       downloads all learners that it lacks, and their bytes count. The sums of step 2 run over the participants only.
+       downloads all learners that it lacks, and the traffic includes them. The sums of step 2 run over the participants
+       only.
     4. PreWeak.F compares learners by their weighted errors. The authors' code compares them on samples that are drawn
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
-       The bytes of all messages of a round count. The network's latency counts once in each direction. If a client
+       The traffic includes all messages of a round. The network's latency is added once in each direction. If a client
        drops out, its learner still counts as sent to all other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 

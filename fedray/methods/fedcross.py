@@ -22,7 +22,7 @@ Deviations:
        mixed. A model without uploads is mixed as it is.
     2. With `answer: ensemble` the mean of the K models' probabilities predicts. The paper predicts with the mean of the
        weights.
-    3. Float buffers (BatchNorm) are mixed like weights, and do not count in the cosine.
+    3. Float buffers (BatchNorm) are mixed like weights, and are left out of the cosine.
 
 Example:
     >>> import fedray

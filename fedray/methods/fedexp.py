@@ -17,7 +17,7 @@ Formulas of fedexp:
 Deviations:
     1. The last model predicts. The paper reports the mean of the last two models.
     2. $\epsilon$ is the option `eps`. The paper tunes $\epsilon$ together with the learning rates.
-    3. Float buffers (BatchNorm) are not trained by SGD. They are averaged, and do not count in the lengths of updates.
+    3. Float buffers (BatchNorm) are not trained by SGD. They are averaged, and are left out of the lengths of updates.
 
 Example:
     >>> import fedray
@@ -61,8 +61,8 @@ def fedexp(setting: kit.Setting) -> kit.Method:
 def extrapolated_mean(rows: kit.Rows, weighting: kit.Weighting, eps: float, trainable: int) -> kit.Server:
     """Returns a server that adds to each model the mean update times `eta`, which is at least 1.
 
-    `eta` is computed from the lengths of the updates, which count only the first `trainable` values (parameters). The
-    other values (buffers) are averaged without `eta`. A model without uploads stays unchanged.
+    `eta` is computed from the lengths of the updates. Only the first `trainable` values (parameters) enter a length.
+    The other values (buffers) are averaged without `eta`. A model without uploads stays unchanged.
     """
     plain = kit.mean(rows, weighting)
 

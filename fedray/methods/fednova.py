@@ -1,4 +1,4 @@
-r"""FedNova: normalized averaging, so that a client with more local steps does not count more.
+r"""FedNova: normalized averaging, so that a client with more local steps does not have more influence.
 
 Source: Wang, Liu, Liang, Joshi, Poor, *Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization*, NeurIPS 2020, eq. 7 with SGD.

@@ -267,8 +267,8 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
 def find_threshold(scores: Sequence[FloatArray], rule: ConformalRule) -> Threshold:
     """Returns the threshold that follows from the conformal scores of clients.
 
-    `scores` has the scores of each client's withheld samples, `[n_k]`. A client without samples sends nothing and does
-    not count.
+    `scores` has the scores of each client's withheld samples, `[n_k]`. A client without samples sends nothing and is
+    left out.
     """
     each = [one for one in scores if len(one)]
     if not each:

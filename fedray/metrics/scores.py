@@ -147,7 +147,7 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
         cost: Cost up to each evaluation in ascending order, such as a number of bytes, `[n]`. The evaluation before
             training is left out. Of several evaluations with the same cost, the last is used.
         score: Score of each evaluation, `[n]`.
-        budget: The budget in the unit of the cost, at least 0. Infinity means that the last evaluation counts.
+        budget: The budget in the unit of the cost, at least 0. Infinity means that the last evaluation is used.
 
     Example:
         A run that ended below the budget has a score only if it had used at least 90 % of the budget.
