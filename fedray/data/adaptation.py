@@ -72,7 +72,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data and their form, and expands `~` in a path.
 
-    If `of_client` is True, the data belong to one of several clients, and their form must have a function `join`.
+    If `of_client` is True, the data belong to one of several clients, and their form must allow that data are joined.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))
@@ -114,7 +114,7 @@ def _join_target(pair: Any) -> tuple[Any, str]:
 
 
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
-    """Reads a mapping whose keys are clients, or the parts `train` and `test`. Its values are data of any form."""
+    """Reads a mapping from clients, or from the parts `train` and `test`, to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
     if parts is None:
         return _read_clients(things, reading)
@@ -217,9 +217,9 @@ REMEDY = "fill them, or drop those rows"
 def read_inputs(data: Dataset, x: Any) -> Array:
     """Converts new inputs to the form of the inputs of a data set, `[n, *sample]`.
 
-    The function subtracts `data.origin` and fills missing values, but does not standardize the inputs. The new inputs
-    `x` are an array, a tensor, a list of samples, or a table. Columns of a table are found by name and encoded as in
-    training. Columns that were not inputs in training, such as the target, are ignored.
+    The new inputs `x` are an array, a tensor, a list of samples, or a table. The function subtracts the constants
+    `data.origin` and fills missing values, but does not standardize the inputs. Columns of a table are found by name
+    and encoded as in training. Columns that were not inputs in training, such as the target, are ignored.
 
     Raises:
         BadInput: The inputs are not numbers, numbers are missing, or a column does not fit the training table.
@@ -327,8 +327,8 @@ def adapt(
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
             test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
             random.
-        test_fraction: Share of the samples that are drawn as test samples. The seed is fixed, and the share is the same
-            in each class.
+        test_fraction: Share of the samples to draw as test samples. The seed is fixed, and the share is the same in
+            each class.
         task: Kind of the task: `classification`, `regression` or `auto`. With `auto`, text, booleans, one-hot labels
             and integers are classes, and floating-point numbers are targets.
         missing: Treatment of missing values. `refuse` raises an error. `mean` replaces a missing number by its column's
@@ -387,7 +387,7 @@ def names_data(thing: Any) -> bool:
 def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` maps dotted keys, such as `data.target`, to values. A key of `data` that scenarios do not have is an
+    `overrides` maps dotted keys, such as `data.target`, to values. A key below `data` that is no key of scenarios is an
     option of `adapt`.
 
     Raises:
@@ -418,7 +418,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
-    """Returns a name and a key that identify data. Returns None if only the samples themselves identify the data."""
+    """Returns a name and a list of values that identify data. Returns None if only the samples identify the data."""
     if not all(is_plain(value) for value in reading):
         return None
     if isinstance(thing, Path) and reading.test is None and reading.tokenizer is None:
@@ -433,7 +433,7 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
 
 
 def _keep_rows(data: Dataset) -> Dataset:
-    """Puts a data set into the store on disk if it has at least `STORED_BYTES` bytes. Returns the data set."""
+    """Puts a data set into the store on disk if it has at least 1 MiB (`STORED_BYTES`). Returns the data set."""
     rows = (data.train.x, data.train.y, data.test.x, data.test.y)
     if sum(part.nbytes for part in rows) < STORED_BYTES:
         return data
@@ -455,7 +455,7 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
     """Returns the names of the N clients.
 
     The tuple is empty if a client has no name or several names, or if two clients have the same name. `group` is the
-    name of the column that names the client of each sample. None means that there is no such column.
+    name of the column that names the client of each sample. None means a column with a usual name, such as `client`.
 
     Example:
         >>> from fedray.data.adaptation import adapt

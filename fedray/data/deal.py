@@ -54,8 +54,9 @@ def pack_partition(
     """Returns the content of a partition file as bytes.
 
     The column `row` has the index of each training sample. The column `given_row` has the sample's index in the data
-    that the user gave, if this index is known. The worlds are ordered by replicate. `folds` has the fold of each world.
-    For each world, `clusters` has the true cluster of each of the N clients, `[N]`, or None if clusters are not known.
+    that the user gave, if this index is known. The worlds (pairs of a replicate and a fold) are ordered by replicate.
+    `folds` has the fold of each world. For each world, `clusters` has the true cluster of each client, `[N]`, or None
+    if the clusters are not known.
 
     Example:
         >>> import tempfile
@@ -100,9 +101,9 @@ def pack_partition(
 
 
 def _list_rows(dealt: PartitionedData, world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """Returns three arrays `[n]` for the n samples of a world: index, client and split.
+    """Returns three arrays `[n]` for the n samples of a world: index, client, and number of the split.
 
-    The training samples come first.
+    The splits are 0 (`train`), 1 (`hold_out`), 2 (`server`) and 3 (`test`). The training samples come first.
     """
     cuts = [dealt.kept[world], *([dealt.held[world]] if dealt.held else [])]
     rows, owners = [cut.rows for cut in cuts], [cut.owner for cut in cuts]
@@ -179,7 +180,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
 
 
 def _describe_data(data: Dataset) -> dict[str, str]:
-    """Returns the name of a data set, the number of training samples, and digests of labels and inputs."""
+    """Returns name and number of training samples of a data set, and digests of its labels and first 1,000 inputs."""
     return {
         "data": data.name,
         "rows": str(len(data.train.y)),
@@ -255,14 +256,14 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
 def deal_copies(
     rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], ClientRows]
 ) -> ClientRows:
-    """Deals samples to groups of clients, each of which has its own copy of all samples.
+    """Deals samples to groups of clients. Each group has its own copy of all samples.
 
     Args:
         rows: Indices of the samples to deal, `[n]`.
         copy: Index of the copy to which each sample belongs, `[n]`.
         cluster: Group of each client, `[N]`.
-        deal: Function that takes indices of samples and a number of clients. The function returns `ClientRows`, whose
-            `rows` are positions in the array of indices.
+        deal: Function that takes an array of sample indices and a number of clients, and deals these samples to these
+            clients. It returns `ClientRows`, whose `rows` are positions in the array.
 
     Raises:
         BadInput: A group has no client.
@@ -290,7 +291,8 @@ class UnseenClientRule(NamedTuple):
 
     Attributes:
         wanted: Number of the clients that do not train, their share of all clients, or their names.
-        column: Name of the column that names the client of each sample. None means that there is no such column.
+        column: Name of the column that names the client of each sample. None means a column with a usual name, such as
+            `client`.
     """
 
     wanted: int | float | tuple[str, ...]
@@ -364,11 +366,14 @@ def _pool(dealt: PartitionedData) -> PartitionedData:
 
 
 def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
-    """Gives the data set a new fold for each pair (seed, fold) in `worlds`. Returns the data set and the new folds.
+    """Gives the data set a new fold for each pair (seed, fold) in `worlds`.
 
-    `test` has for each pair the samples of the clients that do not train. All other samples are training samples of the
-    new fold. They determine the fold's means and standard deviations. Columns that `data` does not standardize keep
-    mean 0 and standard deviation 1.
+    `test` has for each pair the indices of the samples of the clients that do not train. All other samples are training
+    samples of the new fold, and determine the fold's means and standard deviations. Columns that `data` does not
+    standardize keep mean 0 and standard deviation 1.
+
+    Returns:
+        The data set, and the index of the new fold of each pair.
     """
     first = {world: i for i, world in reversed(list(enumerate(worlds)))}
     places = sorted(first.values())
@@ -384,7 +389,7 @@ def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray
 
 
 def _restandardize(values: Array, shift: Array, scale: Array, find: Callable[[Array], Moments]) -> Moments:
-    """Returns mean and standard deviation of samples. They are 0 and 1 for columns that are not standardized."""
+    """Returns mean and standard deviation of each column of samples: 0 and 1 for columns that are not standardized."""
     plain = (shift == 0) & (scale == 1)
     mean, sd = (shift, scale) if plain.all() else find(values)
     return np.where(plain, shift, mean), np.where(plain, scale, sd)
@@ -443,8 +448,8 @@ def build_shards(
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds instead of the clients. The server does not know the labels
             of these samples.
-        pooled: If one client gets all samples in the end, the settings of the partition before pooling. The clients of
-            this partition get the wrong labels and the shifts. None means that samples are not pooled.
+        pooled: Settings of the partition before pooling, if the samples of all clients are pooled at one client. The
+            clients before pooling get the wrong labels and the shifts. None means no pooling.
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
             unused.
@@ -528,7 +533,7 @@ def _deal(
     server: float = 0.0,
     unseen: UnseenClientRule | None = None,
 ) -> PartitionedData:
-    """Deals the samples anew for each pair (seed, fold) in `worlds`."""
+    """Deals the samples, or reads the partition file, for each pair (seed, fold) in `worlds`."""
     if settings.copies is not None and settings.own is None and settings.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {settings.name} are those of the "

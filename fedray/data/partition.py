@@ -103,7 +103,8 @@ CLIENT_COLUMNS = ("client of the row", "client")  # usual names of the column th
 def find_names(data: Dataset, group: str | None) -> Array | None:
     """Returns the column that names the client of each sample, or None if there is no such column.
 
-    `group` is the name of the column. If the data lack this column, a column with one of the usual names is returned.
+    `group` is the name of the column. If the data lack this column, the function returns the
+    column `client of the row` or `client`.
     """
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 
@@ -134,7 +135,7 @@ def count_withheld(size: IntArray, fraction: float) -> IntArray:
 def share_with_server(cut: ClientRows, fraction: float, generator: np.random.Generator) -> tuple[ClientRows, IntArray]:
     """Takes a random share of all samples from the clients. A client with samples keeps at least one sample.
 
-    The number of taken samples is `n * fraction`, rounded down.
+    The server gets `n * fraction` of the n samples, rounded down, or fewer if clients would lose their last sample.
 
     Returns:
         The cut of the samples that clients keep, and the indices of the server's samples.
@@ -170,7 +171,7 @@ Generator = np.random.Generator
 
 
 def check_rows(rows: int, clients: int, each: int = 1) -> None:
-    """Checks that there are at least `each` samples for every client."""
+    """Checks that `rows` samples are enough to give at least `each` samples to every client."""
     if rows < clients * each:
         raise BadInput(f"clients.number = {clients}, but {rows} rows are too few for {each} each: use {rows // each}")
 
@@ -203,7 +204,7 @@ def shuffle_by(values: Array, generator: Generator) -> IntArray:
 
 
 def deal_sizes(order: IntArray, size: IntArray) -> ClientRows:
-    """Returns `ClientRows` that give `size[0]` samples of `order` to client 0, the next `size[1]` to client 1, ..."""
+    """Returns `ClientRows`: client 0 gets the first `size[0]` samples of `order`, client 1 the next `size[1]`, ..."""
     return ClientRows(order.astype(np.int64), np.concatenate([[0], np.cumsum(size)]).astype(np.int64))
 
 
@@ -290,7 +291,7 @@ def domain(
     generator: Generator,
     column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
 ) -> ClientRows:
-    """Deals the samples of each domain evenly to a group of clients. Each value of a column is a domain.
+    """Deals the samples of each domain evenly to a group of clients. Each different entry of `values` is a domain.
 
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
     rounded by largest remainders. The clients are numbered domain after domain.
@@ -358,8 +359,8 @@ def lognormal(
 ) -> ClientRows:
     """Deals shuffled samples to clients whose numbers of samples are lognormal.
 
-    Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. `share_rows`
-    rounds the sizes.
+    Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. The
+    numbers are rounded by largest remainders.
 
     Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data).
 
@@ -408,8 +409,8 @@ def exponential(
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> ClientRows:
     """Deals shuffled samples to clients of exactly the given sizes.
 
-    The values of the labels are not used. `sizes` is the number of samples of each client. The N numbers must add up to
-    n.
+    The values of the labels are not used. `sizes` has the number of samples of each client. The N numbers must add up
+    to the number of all samples.
     """
     return deal_sizes(generator.permutation(len(labels)), _check_sizes(sizes, len(labels), clients))
 
@@ -431,9 +432,9 @@ def dirichlet_clients(
     sizes of the classes. So every sample is dealt, and every size is exact. In contrast, the partition `dirichlet`
     draws the shares of the clients for each class.
 
-    Source: Hsu et al. 2019 (class shares). The paper draws them from Dir(alpha p), where p are the class shares in the
-    whole data set. Acar et al. 2021, and `InnerDirichletPartitioner` of flwr_datasets (sizes in addition to class
-    shares). Deming and Stephan 1940 (iterative proportional fitting).
+    Sources: Hsu et al. 2019 for the class shares. This paper draws the shares from Dir(alpha p), where p are the class
+    shares in the whole data set. Acar et al. 2021 and `InnerDirichletPartitioner` of flwr_datasets for sizes in
+    addition to class shares. Deming and Stephan 1940 for iterative proportional fitting.
 
     Args:
         labels: Label of each sample, `[n]` integers.
@@ -635,7 +636,7 @@ def dirichlet(
 
 
 def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
-    """Sets the shares of full clients to 0, and scales the shares of the other clients to the sum 1, `[N]`.
+    """Sets the shares of the clients in `full` to 0, and scales the other clients' shares to the sum 1, `[N]`.
 
     If the shares of all other clients are 0, these clients get equal shares.
     """
@@ -644,7 +645,7 @@ def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
 
 
 def _deal_class(edges: Array, n: int) -> IntArray:
-    """Deals n samples according to the shares of clients. Returns the client of each sample in ascending order, `[n]`.
+    """Deals n samples according to the shares of clients. Returns the client of each sample, sorted by client, `[n]`.
 
     `edges` are the cumulative shares of the N clients.
     """
@@ -702,8 +703,9 @@ def deal_by_function(
             unused.
 
     Raises:
-        BadInput: The function raised an error, did not use an option, or returned different samples when it was called
-            a second time. Or it did not return N arrays of samples, or returned a sample twice.
+        BadInput: The function did not use an option, did not return N arrays of sample indices, returned an index
+            twice, or returned different indices in a second call.
+        FedrayError: The function raised an error.
 
     Example:
         >>> def halves(labels, clients, generator, options):

@@ -51,8 +51,8 @@ class Fetched(NamedTuple):
     def labels(self, rows: Tensor, job: Tensor | int) -> Tensor:
         """Returns the labels or targets of samples.
 
-        `rows` are indices of samples in `self.x`, `[...]`. `job` is the number of the job for which each sample is
-        read, or one number for all samples.
+        `rows` are indices of samples in `self.x`, `[...]`. `job` is the index of the job for which each sample is
+        read, or one index for all samples.
         """
         index = rows if self.first is None else rows + self.first[job]
         return self.y.index_select(0, index.flatten().to(self.y.device)).view(*index.shape, *self.y.shape[1:])
@@ -90,7 +90,7 @@ class Scaling(NamedTuple):
         y_shift: Mean of the targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: A pair (inputs, targets). An entry is True if these values are used without standardization.
+        plain: Whether the inputs are used without standardization, and whether the targets are.
     """
 
     kind: str
@@ -172,11 +172,11 @@ class Shards(Protocol):
     data_folds: list[int]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each job's client, `[J]`."""
+        """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
         ...
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the training samples of each job's client."""
+        """Returns the training samples of client `client[j]` in world `world[j]` for each job j."""
         ...
 
     def normalize(self, x: Tensor, world: Tensor) -> Tensor:
@@ -212,8 +212,7 @@ class Shards(Protocol):
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the samples that are withheld from training, as raw inputs and labels or raw targets.
 
-        The samples are ordered by client. If clients are generated, only the first `EVALUATED_CLIENTS` clients are
-        included.
+        The samples are ordered by client. If clients are generated, only the first 10,000 clients are included.
         """
         ...
 
@@ -224,7 +223,7 @@ class Shards(Protocol):
     def client_test(self, world: int, client: int) -> IntArray | None:
         """Returns the indices of the client's own samples in `test(world)`, `[n]`.
 
-        If the partition is not natural, clients have no test samples of their own, and the result is None.
+        If the partition is not `natural`, clients have no test samples of their own, and the result is None.
         """
         ...
 
@@ -246,7 +245,7 @@ class Shards(Protocol):
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client's training samples, `[clients, C]`.
 
-        Only the first `EVALUATED_CLIENTS` clients are counted.
+        Only the first 10,000 clients are included.
         """
         ...
 
@@ -268,9 +267,9 @@ class CutTable:
         self.rows = np.concatenate([*(cut.rows for cut in cuts), tail])
 
     def runs(self, world: IntArray, client: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the indices and the number of each job's samples.
+        """Returns the sample indices of client `client[j]` in world `world[j]` for each job j, and their number.
 
-        The indices are `[J, n_max]`, padded with 0 at the end. The numbers are `[J]`.
+        The indices are `[J, n_max]`, padded with 0 at the end. The numbers of samples are `[J]`.
         """
         entry = world * self.number + client
         size = self.size[entry]
@@ -295,8 +294,8 @@ class StoredShards:
 
     Attributes:
         dealt: The samples that clients and the server hold in every world.
-        original: The data set before copies were made. `data` may hold several copies of each sample
-            (`fedray.data.deal`).
+        original: The data set without copies. If each group of clients has its own copy of all samples
+            (`fedray.data.deal`), `data` holds all copies.
     """
 
     def __init__(
@@ -311,7 +310,7 @@ class StoredShards:
         """Makes the shards of all worlds.
 
         `groups` has the natural group of each client, `[N]`. None means that the partition is not natural. `original`
-        is the data set before copies were made. None means that `data` is this data set.
+        is the data set without copies. None means that `data` has no copies.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original = original or data
@@ -349,9 +348,9 @@ class StoredShards:
             self._strides[1] = n
 
     def cluster_by(self, values: Array) -> None:
-        """Sets the true clusters of clients from a value for each sample, `[n]`.
+        """Sets the true cluster of each client. Clients whose samples have the same value are a cluster.
 
-        All samples of a client have the same value.
+        `values` has the value of each sample, `[n]`. All samples of a client have the same value.
         """
         known = np.unique(values, return_inverse=True)[1]
         each = [np.minimum(cut.offsets[:-1], len(cut.rows) - 1) for cut in self.dealt.owned]
@@ -388,12 +387,12 @@ class StoredShards:
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each job's client, `[J]`."""
+        """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
         size: IntArray = self._train.size[world * self.number + client]
         return size
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns the whole data set, with the indices of the samples of each job's client. No sample is copied."""
+        """Returns all samples, and the indices of the samples of `client[j]` for each job j. No sample is copied."""
         rows, size = self._train.runs(world, client)
         in_x, in_y = self._strides
         labels, in_y = (self._y, in_y) if self._labels is None else (self._labels, len(self.data.train.y))
@@ -407,7 +406,7 @@ class StoredShards:
 
         If some clients never train, the test samples are the samples of these clients. Otherwise they are the test
         samples of the world's fold, or of the data set if there are no folds. If every group of clients has a copy of
-        the test samples, each copy has the labels of its group.
+        the test samples, each copy has the labels that its group uses.
         """
         if self.dealt.test:
             index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
@@ -427,7 +426,10 @@ class StoredShards:
         return self._clusters[world] if self._clusters else None
 
     def cluster_test(self, world: int, client: int) -> IntArray | None:
-        """Returns the indices of the test samples in the copy of the client's group. Without copies, returns None."""
+        """Returns the indices of the test samples of the client's group, `[n]`.
+
+        Returns None if groups do not have their own copies of the test samples.
+        """
         if self._copies is None or not self._clusters:
             return None
         rows = self.data.folds[self.data_folds[world]][1] if self.data.folds else self.data.test.y
@@ -466,8 +468,8 @@ class StoredShards:
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client, even if the client trains on wrong labels.
 
-        If each group of clients has its own copy of all samples, with its own meaning of the labels, a client's samples
-        count with the labels of its group.
+        If each group of clients has its own copy of all samples with permuted labels, the permuted labels count as
+        the true labels.
         """
         rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
         number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
@@ -589,7 +591,7 @@ def _hash_text(text: str) -> str:
 def count_held_labels(shards: Shards, world: int) -> IntArray:
     """Counts the labels with which each client trains, `[clients, C]`.
 
-    Only the first `EVALUATED_CLIENTS` clients are counted.
+    Only the first 10,000 clients are included.
 
     Raises:
         BadInput: The data set is a regression and has no classes.
@@ -629,7 +631,7 @@ class ServerShards:
     """
 
     def __init__(self, whole: Shards) -> None:
-        """Wraps other shards."""
+        """Wraps the shards `whole`."""
         self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
         self.data_folds = whole.data_folds
         self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization

@@ -52,7 +52,7 @@ class Shifts(NamedTuple):
 
     @property
     def clusters(self) -> int:
-        """Largest number of clusters. A cluster is a group of clients with the same rotation and permutation."""
+        """Largest possible number of clusters. Clients of a cluster have the same rotation and permutation."""
         return max(1, self.rotation) * max(1, self.permute_labels)
 
 
@@ -145,9 +145,9 @@ def shift_inputs(x: Array, scales: list[Array], cuts: list[ClientRows], seeds: l
 
 
 def _add_noise(x: Array, rows: IntArray, level: Array, scale: Array, seed: int) -> None:
-    """Adds noise of strength `level`, `[n]`, to the samples `rows` in place.
+    """Adds Gaussian noise to the samples `rows` of x in place. If x holds bytes, noisy values are rounded.
 
-    If x holds bytes, noisy values are rounded.
+    The standard deviation of the noise is `level * scale`. Each of the n samples has its own level, `[n]`.
     """
     numbers = int(np.prod(x.shape[1:]))
     each = max(1, PIECE_NUMBERS // numbers)
@@ -201,7 +201,7 @@ class LabelNoise(NamedTuple):
     def kinds(self, seeds: list[int], clients: int) -> IntArray:
         """Draws which clients have wrong labels, for each of R seeds and N clients, `[R, N]`.
 
-        The value 0 means true labels. `FLIPPED` and `NOISY` are the two kinds of wrong labels.
+        The value 0 means true labels, 1 means flipped labels (`(c + 1) mod C`), and 2 means random labels.
 
         Raises:
             BadInput: `flipped` or `noisy` is above 0, but rounds to no client.
@@ -239,8 +239,9 @@ def split_options(options: dict[str, Any], classes: int) -> tuple[dict[str, Any]
 def mislabel(y: IntArray, kind: IntArray, key: rng.Keys, classes: int) -> IntArray:
     """Replaces true labels by the labels with which clients train: true, flipped or random labels, `[n]`.
 
-    `y` has the true labels, `[n]`. `kind` is the kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED` or
-    `NOISY`. `key` has the random key from which each sample's random label is drawn.
+    `y` has the true labels, `[n]`. `kind` is the kind of each sample's client, `[n]`: 0 (true labels), `FLIPPED`
+    (1, label `(c + 1) mod C` instead of c) or `NOISY` (2, random labels). `key` has the random key from which each
+    sample's random label is drawn.
 
     Example:
         >>> mislabel(np.array([0, 2]), np.array([0, FLIPPED]), rng.keys(0, "noisy", [0, 1]), 3).tolist()

@@ -129,7 +129,7 @@ def load_torchvision(name: str, root: Path | None) -> Dataset:
 def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
     """Returns the root folder for torchvision.
 
-    This is the user's folder, or the folder `space` if packed files of the user had to be unpacked there.
+    The root folder is the user's folder, or the folder `space` if the user's files had to be unpacked there.
     """
     if name == "svhn":
         return folder
@@ -297,7 +297,7 @@ def load_printers(
 def load_table(root: Path | None, reading: ReadOptions, *, path: str | None = None) -> Dataset:
     """Loads a Parquet, CSV or Feather file with a sample in each row, or a folder of such files.
 
-    `reading.test` is a second file with the test samples, or the name of the test part. `root` is not used.
+    `reading.test` is a second file with the test samples, or the name of the test file in a folder. `root` is not used.
 
     Example:
         >>> import tempfile
@@ -701,7 +701,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
-    """Returns a data set from the store. If the store lacks the data set, loads and stores it first.
+    """Returns a data set from the store. If the store lacks the data set, calls `load` and stores the result first.
 
     `key` distinguishes data sets of the same name. It contains the options of the data set, and the times at which its
     files changed.

@@ -175,8 +175,8 @@ class GeneratedShards:
             clients: Number of clients, N.
             seeds: Seed of each world. A world is a combination of a replicate and a fold.
             hold_out: Share of each client's samples that is withheld from training.
-            server: Size of the server's data. The server gets the samples of `server * min(N, EVALUATED_CLIENTS)`
-                further generated clients. This number is rounded up.
+            server: Size of the server's data. The server gets the samples of `server * min(N, 10000)` further generated
+                clients. This number of clients is rounded up.
             label_noise: The shares of clients with wrong labels. None means that all labels are true.
             owners: Number of clients before pooling. Each of these clients has either true or wrong labels. After
                 pooling, each of the N clients stands for `owners / N` of these clients. None means no pooling.
@@ -197,7 +197,7 @@ class GeneratedShards:
         self._held: dict[int, IntArray] = {}  # world -> index of each client's first withheld sample
 
     def _total(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of all samples of each job's client, `[J]`. Withheld samples are included."""
+        """Returns the number of samples of client `client[j]` for each job j, `[J]`. Includes withheld samples."""
         p = self._population
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
@@ -206,13 +206,13 @@ class GeneratedShards:
         return size
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
-        """Returns the number of training samples of each job's client, `[J]`."""
+        """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
         total = self._total(world, client)
         kept: IntArray = total - count_withheld(total, self._hold_out)
         return kept
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Generates the training samples of each job's client."""
+        """Generates the training samples of client `client[j]` in world `world[j]` for each job j."""
         drawn = self._draw(world, client, np.zeros(len(client), np.int64), self.sizes(world, client))
         if self._kinds is None:
             return drawn
@@ -225,7 +225,7 @@ class GeneratedShards:
         return drawn._replace(y=torch.from_numpy(y))
 
     def _draw(self, world: IntArray, client: IntArray, first: IntArray, size: IntArray) -> Fetched:
-        """Generates the samples `first` to `first + size - 1` of each job's client."""
+        """Generates the samples `first[j]` to `first[j] + size[j] - 1` of client `client[j]` for each job j."""
         n = int(size.max(initial=0))
         mask = np.arange(n) < size[:, None]  # [J, n]
         label, pick = self._draw_labels_and_noise(world, client, first, n)
@@ -240,7 +240,10 @@ class GeneratedShards:
     def _draw_labels_and_noise(
         self, world: IntArray, client: IntArray, first: IntArray, n: int
     ) -> tuple[IntArray, IntArray]:
-        """Draws labels of n samples for each of J jobs, and the random bits that choose the noise, `[J, n]` each."""
+        """Draws the labels of n samples for each job, and random bits that choose the noise, `[J, n]` each.
+
+        The samples of job j begin at index `first[j]` of client `client[j]`.
+        """
         key = rng.keys(self._seeds[world], "synthetic", client)
         row = rng.fresh(key[:, None], first[:, None] + np.arange(n))  # [J, n]
         words = (rng.bits(row, 2) >> np.uint64(1)).astype(np.int64)  # 63 bits
@@ -256,7 +259,7 @@ class GeneratedShards:
         return torch.from_numpy(self.data.test.x), torch.from_numpy(self.data.test.y)
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the withheld samples: the last samples of each of the first `EVALUATED_CLIENTS` clients."""
+        """Returns the withheld samples, which are the last samples of each client, for the first 10,000 clients."""
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)
         kept = self.sizes(worlds, client)
@@ -294,7 +297,7 @@ class GeneratedShards:
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client's training samples, `[clients, C]`.
 
-        Only the first `EVALUATED_CLIENTS` clients are counted.
+        Only the first 10,000 clients are included.
         """
         client = np.arange(min(self.number, EVALUATED_CLIENTS))
         worlds = np.full_like(client, world)

@@ -189,7 +189,7 @@ def add_back(x: Array, origin: Float64 | None) -> Array:
 def _convert(x: Array, kind: np.dtype[Any], origin: Float64 | None) -> Array:
     """Subtracts the constants, and converts the inputs to the data type `kind`.
 
-    A mapped file is converted in pieces.
+    A large array that is mapped from a file is converted in pieces.
     """
     if x.dtype == kind and origin is None:
         return x
@@ -277,7 +277,7 @@ class Split(NamedTuple):
     group: IntArray | None = None
 
     def take(self, rows: IntArray) -> "Split":
-        """Returns the samples with these indices."""
+        """Returns the samples with the given indices."""
         return Split(self.x[rows], self.y[rows], None if self.group is None else self.group[rows])
 
 
@@ -410,7 +410,7 @@ def classification(name: str, train: Split, test: Split, names: tuple[str, ...])
         names: Names of the classes.
 
     Raises:
-        BadInput: `check_parts` refuses the samples, or a label belongs to none of the classes.
+        BadInput: The samples have a wrong shape or type (`check_parts`), or a label belongs to none of the classes.
     """
     train, test, origin = _convert_types(name, train, test, "labels")
     if not all(_are_numbered(part.y, len(names)) for part in (train, test)):
@@ -440,7 +440,7 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
             samples.
 
     Raises:
-        BadInput: `check_parts` refuses the samples, or float32 is not precise enough for the targets.
+        BadInput: The samples have a wrong shape or type (`check_parts`), or float32 is too coarse for the targets.
     """
     train, test, origin = _convert_types(name, train, test, "targets")
     if origin is not None and not standardize:
@@ -482,7 +482,7 @@ def _as_columns(split: Split) -> Split:
 
 
 def _are_numbered(y: Array, classes: int) -> bool:
-    """Returns whether the labels are already integers from 0 to C - 1."""
+    """Returns whether the labels are already integers from 0 to `classes` - 1."""
     if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
         return not len(y)
     return not len(y) or bool(y.min() >= 0 and y.max() < classes)
@@ -519,7 +519,7 @@ def limit_rows(data: Dataset, rows: int) -> Dataset:
 
 
 def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = False) -> None:
-    """Checks that all parts hold numeric arrays of equal length, and that all inputs have the same shape.
+    """Checks that the arrays of each part are numeric and equally long, and that all inputs have the same shape.
 
     If clients are `generated`, the training part may be empty. `what` is `labels` or `targets`, for messages.
 
@@ -541,7 +541,7 @@ def check_parts(name: str, *parts: Any, what: str = "labels", generated: bool = 
 
 
 def check_rows(where: str, split: Any, what: str = "labels") -> None:
-    """Checks that one part holds numeric arrays of equal length."""
+    """Checks that the arrays of one part are numeric and equally long."""
     if not isinstance(split, Split):
         raise BadInput(f"{where} is {name_type(split)}: give a fedray.data.Split of inputs and labels")
     groups = () if split.group is None else (("groups", split.group),)

@@ -83,11 +83,11 @@ class PictureFolders(NamedTuple):
 def find_parts(names: Iterable[str], where: str = "data", test: str | None = None) -> Parts | None:
     """Finds the names of the training part and of the test part. Returns None if no name stands for a part.
 
-    `test` is the name that the user gives for the test part. None means that a name such as `test.csv` is looked for.
+    `test` is the name that the user gives for the test part. None means that a name such as `test` is looked for.
 
     Raises:
         BadInput: The number of training parts is not 1, or there are several test parts. Or some names mean no part,
-            although there is no test or validation part.
+            and the training part or the test part is missing.
     """
     names = list(names)
     kinds = {name: find_part(name) for name in names}
@@ -131,7 +131,7 @@ def list_tables(folder: Path) -> list[Path]:
 
 
 def find_table_parts(files: Sequence[Path], test: str | None = None) -> Parts | None:
-    """Finds the names of tables (without endings) that mean parts. Returns None if each table belongs to a client."""
+    """Finds the training part and the test part among files of tables. Returns None if the files belong to clients."""
     return find_parts([file.name.partition(".")[0] for file in files], "data.path", test)
 
 
@@ -147,7 +147,8 @@ def remark_on_unread_files(folder: Path, files: Iterable[Path]) -> list[str]:
 def holds_clients(name: str, path: object) -> bool:
     """Returns whether a folder has one table, or one folder of pictures, for each client.
 
-    `name` is the name of the data set. If the name is neither `table` nor `folder`, the result is False.
+    `name` and `path` are the scenario's `data.name` and `data.path`. If the name is neither `table` nor `folder`, the
+    result is False.
     """
     if name not in ("table", "folder") or not isinstance(path, str) or not path:
         return False

@@ -50,7 +50,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def open_replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a new file. It replaces `path` when the `with` block ends without an error. The directory must exist.
+    """Opens a new file that replaces `path` when the `with` block ends without an error. The directory must exist.
 
     The file has a temporary name until it is complete and on the disk. So after a crash the old file is still there,
     and several processes may write the same path at the same time.
@@ -205,7 +205,7 @@ def hold_lock(path: Path, taken: BadInput | FedrayError, *, wait: bool = True) -
     Args:
         path: The file.
         taken: The error to raise if a different process holds the lock.
-        wait: Whether to wait up to `LOCK_SECONDS` for that process. Otherwise `taken` is raised at once.
+        wait: Whether to wait up to 30 seconds (`LOCK_SECONDS`) for that process. Otherwise `taken` is raised at once.
 
     Yields:
         The descriptor of the file. A child process that inherits the descriptor keeps the lock, too.

@@ -36,7 +36,10 @@ MOST_BYTES = 10**9  # largest file that is read into memory, because a forged fi
 
 
 def seal_entries(entries: Mapping[str, Any], name: str | None = None) -> str:
-    """Returns the SHA-256 of the entries of a JSON object and the name of its file, in hexadecimal digits."""
+    """Returns one SHA-256 of the entries of a JSON object together with `name`, the name of its file.
+
+    If `name` is None, the digest depends only on the entries. It is in hexadecimal digits.
+    """
     named = entries if name is None else {**entries, SEAL: name}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -81,7 +84,7 @@ def read_sealed(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
 
 
 def read_or_explain(path: Path, remedy: str) -> bytes:
-    """Returns the bytes of a file of a run directory. Anyone may have written this directory.
+    """Returns the bytes of a file of a run directory. Refuses unusual files, because the directory may be forged.
 
     `remedy` is the advice in the message.
 
@@ -239,7 +242,7 @@ def name_part(round: int) -> str:
 
 
 def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns the files of a table's parts, in ascending order. The key of each part is its last round."""
+    """Returns a dict from the last round of each part of a table to the file of the part, in ascending order."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -247,7 +250,7 @@ def list_parts(out: Path, table: str) -> dict[int, Path]:
 
 
 def sum_file(path: Path) -> list[Any]:
-    """Returns the number of bytes and the digest of a file, in the form of an entry of `FileSums`.
+    """Returns a list of two entries: the number of bytes of a file, and its digest (32 hexadecimal digits of BLAKE2b).
 
     Raises:
         OSError: The file is missing or cannot be read.
@@ -258,7 +261,7 @@ def sum_file(path: Path) -> list[Any]:
 
 
 def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
-    """Checks that a file still has the number of bytes and the digest in `wanted`.
+    """Checks that a file still has the number of bytes and the digest that are the entries of `wanted`.
 
     Raises:
         Damaged: The file is missing or was changed.
@@ -312,7 +315,7 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
 
 
 def sum_parts(out: Path) -> FileSums:
-    """Returns sizes and digests of the parts of all tables of a run directory. Old checkpoints lack this list."""
+    """Returns a dict of the sizes and digests of the parts of all tables. Old checkpoints do not contain this dict."""
     return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
@@ -513,7 +516,9 @@ def arrow_type(kind: ColumnKind) -> pa.DataType:
 
 
 def make_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Makes an Arrow table. Columns that are not in `COLUMNS` are float64. NaN becomes an empty cell.
+    """Makes an Arrow table, with the types that `COLUMNS` has for the columns of the table `name`.
+
+    Columns that are not in `COLUMNS` are float64. NaN becomes an empty cell.
 
     Example:
         >>> make_table("drift", {"client": [3], "anomaly": [False]}).schema.names

@@ -181,7 +181,7 @@ def is_changed(thing: Any, before: Any) -> bool:
 def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
     """Yields every object that code can reach from `thing`, with its name.
 
-    Only plain values may occur more than once.
+    An object is yielded only once. Plain values, such as numbers and text, may be yielded several times.
     """
     seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
     waiting: list[tuple[str, Any]] = [("", thing)]

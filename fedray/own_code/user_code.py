@@ -105,7 +105,7 @@ def _list_parts(thing: Any) -> list[Any]:
 
 
 def _list_held(thing: Any) -> list[Any]:
-    """Returns the functions and classes that a function or a class holds or names. Bases of a class are included."""
+    """Returns the functions and classes that a function or class contains or refers to, and the bases of a class."""
     if inspect.isclass(thing):
         functions = [function for value in vars(thing).values() for function in _functions_of(value)]
         return [*thing.__mro__[1:], *(held for function in functions for held in _list_held(function))]
@@ -424,7 +424,7 @@ def import_modules(modules: Iterable[str], where: str = "--import") -> None:
 
 
 def hash_files(modules: Iterable[str], things: Iterable[Any]) -> dict[str, str]:
-    """Returns a dict of SHA-256 digests, with one entry for each user's module that the given code needs.
+    """Returns a dict of SHA-256 digests by module name, for the user's modules that the given code needs.
 
     Digests do not depend on comments and docstrings. The started script (`__main__`) is left out, because a resumed run
     may have a different script.

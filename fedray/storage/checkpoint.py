@@ -262,8 +262,8 @@ def mend_run_directory(out: Path) -> list[str]:
     The directory must be locked.
 
     Returns:
-        One line for each damaged file. It says what is wrong and where the file was moved. The list is empty if nothing
-        is damaged.
+        One line for each damaged file, which says what is wrong and where the file was moved. The list is empty if
+        nothing is damaged.
 
     Raises:
         FedrayError: A file cannot be read, though it may be undamaged.
@@ -377,7 +377,7 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the rows about the jobs of one or several rounds in memory until the next flush."""
+        """Keeps the rows about the jobs of one or several rounds in memory until `flush` writes them."""
         n = len(plan.client)
         where = {
             "replicate": plan.world // self.study.per_replicate,
@@ -396,7 +396,7 @@ class RunRecorder:
         self._buffered += n
 
     def keep_clients(self, round: int, world: int, found: ClientScores) -> None:
-        """Keeps the scores of the clients of one replicate and fold in memory until the next flush."""
+        """Keeps the scores of the clients of one replicate and fold in memory until `flush` writes them."""
         n = len(found.client)
         replicate, fold = self.study.place(world)
         where = {"replicate": replicate, "fold": fold, "round": round}
@@ -412,7 +412,7 @@ class RunRecorder:
         self._buffered += n
 
     def evaluated(self, progress: Progress, rows: list[dict[str, Any]]) -> None:
-        """Keeps the metrics of a round in memory until the next flush, and calls the function `watch`."""
+        """Keeps the metrics of a round in memory until `flush` writes them, and calls the function `watch`."""
         for world, row in enumerate(rows):
             replicate, fold = self.study.place(world)
             totals = {

@@ -68,12 +68,15 @@ def is_leftover(path: Path) -> bool:
 
 
 def has_begun(out: Path) -> bool:
-    """Returns whether training has begun in a run directory. Runs with candidates for `local.lr_grid` count, too."""
+    """Returns whether training has begun in a run directory.
+
+    Training that compares the learning rates of `local.lr_grid` counts, too.
+    """
     return any(out.rglob(IDENTITY_FILE))
 
 
 def discard_run_directory(out: Path, fresh: bool) -> None:
-    """Removes a directory that `make_run_directory` has made. Bad input then leaves nothing on the disk.
+    """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
 
     A directory stays if its run has recorded rounds, or if another process writes to the directory. `fresh` says
     whether the command made the directory. If the directory existed before, only its content is removed.

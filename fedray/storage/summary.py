@@ -59,7 +59,7 @@ PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna
 
 
 def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
-    """Returns the mean, the standard deviation and the number of each metric's values in the given rows.
+    """Returns for each metric the mean, the standard deviation and the number of its values in the given rows.
 
     The standard deviation of a single value is None.
 
@@ -106,9 +106,9 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
 
 
 def count_lost_models(out: Path) -> int:
-    """Returns the number of models that clients should train, but for which the server used no upload.
+    """Returns for how many models the server used no upload, although clients had jobs to train them.
 
-    The models of each replicate and fold are counted. The result is the largest count.
+    The models of each replicate and fold are counted separately, and the largest of these counts is returned.
 
     Raises:
         Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
@@ -137,8 +137,8 @@ def count_untrained_answers(study: Study, progress: Progress) -> int:
     finds such models before the run.
 
     Returns:
-        The largest number in a replicate and fold. It is 0 for a run without rounds, and for a stack with a method of
-        fedray.
+        The number in the replicate and fold with the most such models. It is 0 for a run without rounds, and for a
+        stack with a method of fedray.
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or names.is_own("method", method.get("name", ""))
@@ -406,7 +406,9 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
 
 
 def guard_observer(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """Wraps a function that only watches a run. If the function fails, prints a line and does not call it again.
+    """Wraps the function `do`, which only watches a run. After its first error, `do` is not called again.
+
+    `tell` is a function that gets one line about this error. The line begins with `what`, which names `do`.
 
     Example:
         >>> observe = guard_observer("a gauge", lambda value: 1 / value, print)
@@ -444,7 +446,7 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
         names: The scenario's `loggers`, which are `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`,
             which sets the directory, the project or the URI.
         out: The run directory. Loggers write their files into it, and name their runs after it.
-        tell: A function that prints a line about a logger that fails.
+        tell: A function that takes one line of text about a logger that failed, and prints it.
 
     Raises:
         BadInput: A name is unknown, or its package is not installed.
@@ -508,7 +510,8 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
 def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
     """Writes `identity.json` of a new run. If the run has this file or a checkpoint, checks the file instead.
 
-    `tell` is a function that prints a line about values that have changed since the run began.
+    `digests` has the present digests of data, network and code. `tell` is a function that takes one line of text about
+    values that have changed since the run began, and prints it.
 
     Raises:
         BadInput: The run began with different data, a different network or different code.
@@ -611,9 +614,9 @@ def read_identity(out: Path) -> dict[str, Any]:
 
 
 def recall_lanes(lanes: Lanes, out: Path) -> Lanes:
-    """Returns the value of `lanes` for a run that continues.
+    """Returns the value of the scenario's key `lanes` with which a run continues: `auto`, `compiled` or `torch`.
 
-    If the scenario has `auto` and the run began with torch, the value is `torch`. Otherwise it is the scenario's value.
+    If `lanes` is `auto` and the run began with torch, the result is `torch`. Otherwise the result is `lanes`.
 
     Raises:
         BadInput: The run began with compiled kernels, which this machine does not have.
@@ -722,10 +725,10 @@ def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]
 
 
 def refuse_missing_names(out: Path) -> None:
-    """Checks that all of the user's names in a run or a sweep are registered in this process.
+    """Checks that the user's own names in a run or sweep, such as a method's name, are registered in this process.
 
     Raises:
-        BadInput: A name is missing.
+        BadInput: A name is not registered.
     """
     for name, file in _list_names(read_identity(out)):
         kind, _, known = name.partition(" ")

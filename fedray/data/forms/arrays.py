@@ -133,7 +133,7 @@ def _stack(values: Any, where: str) -> NDArray[Any]:
 
 
 def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """Converts inputs to the form of `RawRows`: floating-point numbers, tokens (integers), or images `[n, C, H, W]`.
+    """Converts inputs to floating-point numbers, tokens (integers), or images `[n, C, H, W]`.
 
     The inputs x are `[n]`, `[n, f]`, `[n, L]`, `[n, H, W]`, `[n, C, H, W]` or `[n, H, W, C]`. `narrow` of
     `fedray.data.types` converts inputs to float32 later, when all samples are known.
@@ -258,9 +258,10 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def find_rows(values: NDArray[Any], wrong: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Returns for each of n samples whether `wrong` is true for one of its values, `[n]` bool.
+    """Returns for each of n samples whether one of its values is wrong, `[n]` bool.
 
-    If the array is not of a floating-point type, all entries are False.
+    `wrong` takes an array, and returns an array of the same shape that says which values are wrong. If `values` are not
+    floating-point numbers, all entries of the result are False.
     """
     if values.dtype.kind != "f" or not len(values):
         return np.zeros(len(values), bool)
@@ -280,7 +281,7 @@ def mean_of_columns(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: str = "") -> None:
-    """Raises an error if there are wrong samples. The message has the number of wrong samples and the first index.
+    """Raises an error if there are wrong samples. The message has their number and the index of the first.
 
     Args:
         wrong: Whether each sample is wrong, `[n]` bool.
@@ -481,7 +482,7 @@ def remark_on_many_classes(values: NDArray[Any], task: str) -> tuple[str, ...]:
 
 
 def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
-    """Converts labels to classes 0 to C - 1. Returns the classes of each part, their names, and remarks."""
+    """Converts labels to classes 0 to C - 1. Returns the labels of each part, the names of classes, and remarks."""
     if parts[0].dtype.kind == "f":
         parts = [part.astype(np.int64) for part in parts]
     different = np.unique(np.concatenate([np.unique(part) for part in parts]))
@@ -663,7 +664,10 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 
 
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
-    """Returns what a column of inputs holds: `number`, or another kind, for which `TOLD` has a remark."""
+    """Returns a word for the values of an input column: `number`, `category`, `id` or another word.
+
+    All words except `number` are keys of the dict `TOLD`, which has the remark for the user about such a column.
+    """
     values = frame[column]
     if _INDEX.fullmatch(str(column)):
         return "index"

@@ -46,7 +46,7 @@ def describe_thing(thing: Any) -> str:
 
 
 def read_labeled(thing: Any, reading: ReadOptions) -> Dataset:
-    """Makes a data set from inputs and labels, given in any form that `read_raw_parts` accepts."""
+    """Makes a data set from a pair (x, y), from two pairs (train, test), or from one or two data sets of torch."""
     train, held = read_raw_parts(thing, reading)
     _refuse_orders([train, held])
     name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
@@ -196,7 +196,7 @@ def _as_input(value: Any, i: int) -> Array:
 def _warn_of_draws(dataset: Any, first: list[Array], reading: ReadOptions) -> None:
     """Warns if a transform of the data set is random. To notice this, fetches the first items a second time.
 
-    fedray fetches each item once, before training, so a random transform would not draw anew in each epoch.
+    fedray fetches each item once, before training. So a random transform would give the same result in all epochs.
     """
     for i, array in enumerate(first):
         with blame_user_code(f"data: item {i}"):
@@ -277,8 +277,8 @@ def read_table_folder(folder: Path, reading: ReadOptions) -> Dataset:
 def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     """Joins the samples of several clients, given as pairs or data sets of torch, to one data set.
 
-    `clients` has the data of each client by name, in a form that `read_raw_parts` reads. The samples of the option
-    `test` belong to no client.
+    `clients` has the data of each client by name: a pair (x, y), two pairs (train, test), or one or two data sets of
+    torch. The samples of the option `test` belong to no client.
 
     Raises:
         BadInput: The data of a client do not fit the data of the other clients, or there are both common test samples
@@ -445,7 +445,7 @@ def holds_users(thing: Any) -> bool:
 
 
 def read_users(thing: Any, reading: ReadOptions) -> Dataset:
-    """Reads samples in LEAF's JSON, given in any form that `holds_users` accepts."""
+    """Reads samples in LEAF's JSON, given as a dict, two dicts (train, test), a file, or a folder of files."""
     if isinstance(thing, Path):
         return read_leaf_files(thing, reading)
     train, test = thing if is_pair(thing) else (thing, reading.test)

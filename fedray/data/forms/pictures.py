@@ -1,6 +1,6 @@
-"""Reads pictures from a folder for each class. These folders may lie in folders of parts or clients.
+"""Reads a folder that has a folder of pictures for each class.
 
-A *part* is the training or test part of a data set.
+The folders of classes may lie in folders of parts or clients. A *part* is the training or test part of a data set.
 
 The pixel values of a picture stay as they are in the file. If Pillow would change them, the picture is refused. Gray
 values, colors and transparency of 8 bits become bytes. Gray values of more bits become integers, and floating-point
@@ -53,7 +53,8 @@ class Decoded(NamedTuple):
     Attributes:
         pixels: Pixel values, `[C, H, W]` uint8, int32 or float32. C is 1 (gray), 3 (color), or 4 (color and
             transparency).
-        levels: Kind of the values: `BYTES`, `WHOLE` (integers of more bits) or `REAL` (floating-point numbers).
+        levels: Kind of the values: `BYTES` (of 8 bits), `WHOLE` (integers of more bits) or `REAL` (floating-point
+            numbers).
     """
 
     pixels: Array
@@ -280,8 +281,6 @@ def load_folder(root: Path | None, reading: ReadOptions, *, path: str | None = N
     """Loads a folder with a folder of pictures for each class.
 
     The folders of classes may lie in folders of parts or clients. `root` is not used.
-
-    `root` is not used.
     """
     return read_folder(find_picture_folder(root, path), reading)
 

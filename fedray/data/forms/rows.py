@@ -221,7 +221,7 @@ def make_reading(**given: Any) -> ReadOptions:
 
 
 def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
-    """Refuses options that have no effect on a form of data.
+    """Refuses options that have no effect on a form of data. `used` has the names of the options with an effect.
 
     Raises:
         BadInput: An option without effect is set.

@@ -25,9 +25,10 @@ DELIMITERS = ";\t|"  # possible delimiters in addition to the comma
 
 
 def read_text_table(file: Path, delimiter: str) -> Any:
-    r"""Reads a table from a text file. Finds the delimiter if it is not `delimiter`.
+    r"""Reads a table from a text file, with `delimiter` or a different delimiter between the columns.
 
-    If the first line has only one field, and one other delimiter occurs in it, the table is read with that delimiter.
+    If `delimiter` does not divide the first line, but exactly one of semicolon, tab and `|` occurs in this line, the
+    table is read with that character as the delimiter.
 
     Raises:
         BadInput: Two columns have the same name, or the first line does not name the columns.
@@ -218,7 +219,7 @@ def find_row_gaps(frame: Any, columns: TableColumns, missing: str, key: str) -> 
 
 
 def _list_values(frame: Any, column: str, key: str) -> list[str]:
-    """Returns the different values of a text column. If a value is missing, `GAP` is among them."""
+    """Returns the different values of a text column. A missing value counts as the text `missing` (`GAP`)."""
     values = frame[column]
     found = sorted({str(value) for value in values.dropna().unique()})
     if len(found) > MOST_NAMED_VALUES:
@@ -341,7 +342,7 @@ def _number_values(column: Any, values: list[str]) -> Array:
 
 
 def _as_text(column: Any) -> Any:
-    """Converts each value of a category to text. A missing value becomes `GAP`."""
+    """Converts each value of a category to text. A missing value becomes the text `missing` (`GAP`)."""
     return column.astype(object).where(column.notna(), GAP).map(str)
 
 
@@ -513,7 +514,7 @@ def build_table(
 def _read_part(
     frame: Any, columns: TableColumns, reading: ReadOptions, key: str, first: RawRows | None = None
 ) -> RawRows:
-    """Converts a table to raw samples. Leaves out the rows that `find_row_gaps` finds.
+    """Converts a table to raw samples. If `reading.missing` is `drop`, leaves out rows with missing values.
 
     If the table holds the test samples, `first` has the raw samples of the training table.
     """
