@@ -180,7 +180,7 @@ def find_femnist_folder(root: Path | None) -> Path:
 
 
 def load_femnist(root: Path | None) -> Dataset:
-    """Loads LEAF's FEMNIST, which has pictures `[n, 1, 28, 28]` of dark characters of 62 classes on white (255).
+    """Loads LEAF's FEMNIST: pictures `[n, 1, 28, 28]` of characters of 62 classes, dark on white (255).
 
     Each writer is a client.
     """
@@ -348,7 +348,7 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def find_shakespeare_folder(root: Path | None, source: str = "mit_plays", **_: Any) -> Path:
-    """Returns the folder of one of the three editions that `load_shakespeare` lists."""
+    """Returns the folder of the edition `source`, which is `mit_plays`, `tiny` or `complete`."""
     folder, needs = _FOLDERS[source]
     return find_file(root, "shakespeare", [f"shakespeare/{folder}", folder], needs, fetchable=False)
 
@@ -508,10 +508,10 @@ class Source(NamedTuple):
 
     Attributes:
         load: Function `load(root, **options)` that reads the data set. If `own` is True, the function is
-            `load(root, reading, **options)`.
+            `load(root, reading, **options)`, and `reading` are `ReadOptions`.
         where: Function `where(root, **options)` that returns the source file or folder. None means that no converted
             copy of the data set is stored, because reading the copy would save no time.
-        own: Whether the files belong to the user. If so, the files are read with the options in `ReadOptions`.
+        own: Whether the files belong to the user. If so, the user's options say how to read the files.
     """
 
     load: Callable[..., Dataset]

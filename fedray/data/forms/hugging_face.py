@@ -277,8 +277,8 @@ def load_hf(
     """Loads a Hugging Face data set from the user's disk or cache.
 
     Args:
-        reading: The options for reading. `reading.test` is the name of the test split. If only one column is possible,
-            `reading.input` or `reading.target` may be None.
+        reading: The options for reading. `reading.test` is the name of the test split. `reading.input` or
+            `reading.target` may be None if only one column can be the input or the target.
         path: Path of a folder that `save_to_disk` wrote, path of a folder or file that `load_dataset` can read, or name
             of a data set in the cache.
         config: Name of the configuration of a data set in the cache.
