@@ -175,7 +175,7 @@ def device_of(gpus: float, device: str = "auto", *, tf32: bool = False) -> str:
 def limit_gpu_memory(gpus: float) -> None:
     """Limits this process to the fraction `gpus` of a GPU's memory, if `gpus` is below 1.
 
-    The limit does not count some hundred MB that the CUDA driver takes in each process.
+    The limit does not include some hundred MB that the CUDA driver takes in each process.
     """
     import torch
 
@@ -255,7 +255,7 @@ def find_address(runtime: str, address: str | None) -> str | None:
 def refuse_unused_address(runtime: str, address: str | None) -> None:
     """Raises an error if `--address` is set and the runtime does not use Ray.
 
-    The variable RAY_ADDRESS raises no error, because other programs may need it.
+    If only the variable RAY_ADDRESS is set, there is no error, because other programs may need this variable.
 
     Example:
         >>> refuse_unused_address("inline", "auto")

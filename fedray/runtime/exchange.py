@@ -289,7 +289,7 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
     """Prepares uploads for the server of asynchronous training.
 
     The function multiplies the uploads, in place, by their weights. The uploads of one model in one server step are a
-    group. In the result, the world of an upload is the index of its group. The server then adds up each group
+    group. The field `world` of the result has the index of each upload's group. The server then adds up each group
     separately.
     """
     if (flight.weight != 1).any():
@@ -335,7 +335,7 @@ def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> l
 
 
 class TierEngine(NamedTuple):
-    """The engine of a tier whose clients train a slice of the network.
+    """The engine of a tier (class of devices) whose clients train a slice of the network.
 
     Attributes:
         net: The network of the slice, on the worker's device.
@@ -347,7 +347,7 @@ class TierEngine(NamedTuple):
 
 
 def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine | None, ...]:
-    """Returns the engine of each tier that trains a slice of the network.
+    """Returns the engine of each tier (class of devices) that trains a slice of the network.
 
     The tuple has None for a tier that trains the whole network. It is empty if all tiers do so.
 
@@ -689,8 +689,8 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 def choose_laps(seconds: float, actors: int) -> int:
     """Returns how many chunks of jobs each actor gets in the next round.
 
-    The number is 3. It is 1 if there is only one actor, or if rounds are short, because every chunk costs a call of an
-    actor. `seconds` is the wall time of the last round. It is infinite before the first round.
+    The number is usually 3. It is 1 if there is only one actor, or if rounds are short, because every chunk costs a
+    call of an actor. `seconds` is the wall time of the last round. It is infinite before the first round.
 
     Example:
         >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)

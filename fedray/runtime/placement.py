@@ -83,9 +83,9 @@ def seat(
 ) -> IntArray | None:
     """Chooses nodes for actors of several kinds, one actor after the other. Actors of a kind have equal needs.
 
-    Each actor goes to a node with room for it. Nodes with resources that only other kinds need come last. Among equal
-    nodes, the node with room for the most actors of the kind comes first. If the required actors (`least`) do not fit
-    in this way, each of them goes to the first node with room for it.
+    Each actor goes to a node with room for it. Nodes with resources that only other kinds need are chosen last. Among
+    equal nodes, the node with room for the most actors of the kind is chosen first. If the required actors (`least`) do
+    not fit in this way, each of them goes to the first node with room for it.
 
     The nodes of the required actors do not depend on `most`. For several kinds, this function may find no solution
     although one exists.
@@ -329,7 +329,7 @@ def _plan(
 
 
 def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tuple[list[ActorSpec], list[int]]:
-    """Returns one actor of each tier that has clients, and the number of actors of each of these tiers.
+    """Returns one actor of each tier (class of devices) with clients, and the number of actors of each of these tiers.
 
     An actor gets one CPU if its tier does not set `num_cpus`. A tier has at least one actor, and at most one per
     client. If `per_actor` and `actors` are both `auto`, each tier has one actor.
@@ -347,7 +347,7 @@ def list_kinds(clients: Clients, per_actor: int | str, actors: int | str) -> tup
 
 
 def list_serving(clients: Clients, specs: Sequence[ActorSpec]) -> list[tuple[int, ...]]:
-    """Returns the actors that may train the jobs of each tier.
+    """Returns the actors that may train the jobs of each tier (class of devices).
 
     Tiers whose actors reserve the same resources share their actors. No actor is then idle if one of these tiers has
     most of the work.
@@ -393,7 +393,7 @@ class Choice(NamedTuple):
         specs: The actors for which Ray must reserve resources. The list is empty while the run waits for other jobs to
             end.
         why: Description of what the run waits for.
-        coming: Whether the run waits for new nodes. Then `specs` has all required actors.
+        coming: Whether the run waits for new nodes. If so, `specs` has all required actors.
     """
 
     specs: list[ActorSpec]

@@ -67,7 +67,7 @@ def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
 
 
 def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
-    """Cuts the samples or clients of each world into pieces of at most `size`.
+    """Cuts the samples or clients of each world into pieces with at most `size` of them.
 
     Returns:
         For each piece, its world and the index of its first sample or client.

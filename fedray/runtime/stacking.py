@@ -50,7 +50,7 @@ class FittedVotes:
         self._lock = Lock()  # fits no classifier twice; also, the limit of BLAS threads is one for all threads
 
     def shares(self, i: int, world: int, folds: Sequence[int], x: Tensor) -> FloatArray:
-        """Returns the share of votes that each class gets from the classifiers of a base.
+        """Returns the share of votes that each class gets from the clients' classifiers of one base (part of a stack).
 
         Args:
             i: Index of the base.

@@ -258,7 +258,10 @@ class Timeline:
         return ServerSteps(np.array(times), stepping, jobs)
 
     def list_open(self) -> list[tuple[int, int]]:
-        """Returns (model, version) of the started jobs that `take` has not returned. Lost uploads are left out."""
+        """Returns (model, version) of the started jobs that `take` has not returned yet.
+
+        Jobs whose uploads will not be used are left out.
+        """
         begun = (
             [entry[3] for entry in self._queue] + [job for buffer in self._buffer for job in buffer] + self._finished
         )
@@ -706,7 +709,7 @@ class Versions:
         A version is needed until the server has used the uploads of all jobs that started from it.
 
         Args:
-            t: The server step.
+            t: The next server step.
             ahead: The server steps that are already computed.
             all: Whether to delete versions even if only a few are stored.
         """

@@ -36,7 +36,7 @@ class Links:
         values: Speed of each entry, `[n]`, by name of the speed (such as `uplink`). NaN means the client's usual speed.
 
     Example:
-        Client 0 has 100 bytes/s, and 10 bytes/s from the second minute on. This repeats every three minutes.
+        Client 0 has 100 bytes/s, and 10 bytes/s from second 60 on. This repeats every 180 seconds.
 
         >>> speeds = {"uplink": np.array([100.0, 10.0])}
         >>> links = Links(np.array([0, 0]), np.array([0.0, 60.0]), np.array([180.0]), speeds)

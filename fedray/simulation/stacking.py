@@ -456,7 +456,7 @@ def average_bases(bases: list[FloatArray]) -> FloatArray:
 
 
 def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
-    """Returns the scores of a stack, of the average of its bases, and of each base and fold.
+    """Returns the scores of a stack, of the average of its bases, of each base, and of each fold of a base.
 
     Args:
         study: The study that `build_stack_study` made.
@@ -470,7 +470,7 @@ def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float
 
 
 def score_bases(study: Study, members: FloatArray, name: str, score: Callable[[FloatArray], float]) -> dict[str, float]:
-    """Scores the average of a stack's sub models, and each base and fold.
+    """Scores the average of a stack's sub models, each base, and each fold of a base.
 
     Args:
         study: The study that `build_stack_study` made.

@@ -518,7 +518,7 @@ class Question(NamedTuple):
             its arguments are (host, state, world, client ids `[c]`), and its result is `[numbers, c]`. If `at_home` is
             set, the result is one tensor for each client.
         split: The split `test`, `hold_out` or `ood`. None means that the function is computed for clients.
-        worlds: Number of worlds, from world 0 on. None means all worlds.
+        worlds: Number of worlds to use, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first 10,000 clients of the run
             (`EVALUATED_CLIENTS`).
         numbers: Number of values that the function returns for a client. They are NaN for a client that fails and is
@@ -595,7 +595,7 @@ class Progress:
         down_bytes: Bytes that clients have received so far, `[worlds]`.
         sim_seconds: Virtual seconds since the start, `[worlds]`.
         wall_seconds: Real seconds since the start, including earlier processes of a resumed run.
-        metrics: The newest metrics of each world by name. It is empty before the first evaluation.
+        metrics: The newest metrics of each world by name. The list is empty before the first evaluation.
         failed: Number of jobs that were left out because they failed.
         courses: The best values so far and their rounds, for early stopping and for the choice of the best round
             (`fedray.simulation.rounds`).
@@ -710,7 +710,7 @@ def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
     Args:
         split: Name of the split: `test`, `hold_out` or `ood`.
         models: Number of models of each world, K.
-        worlds: Number of worlds, from world 0 on. None means all worlds.
+        worlds: Number of worlds to use, from world 0 on. None means all worlds.
     """
     return Question(partial(compute_outputs, models=models), split, worlds)
 
@@ -722,7 +722,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
 
     Args:
         models: Number of models of each world, K.
-        worlds: Number of worlds, from world 0 on. None means all worlds.
+        worlds: Number of worlds to use, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first 10,000 clients of the run
             (`EVALUATED_CLIENTS`).
 

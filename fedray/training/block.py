@@ -347,7 +347,7 @@ def train_lanes(
         block: The lanes.
         take_step: A function that takes inputs `[lanes, B, ...]`, targets, weights, the index of the step, and the
             number `lanes`. It makes this step in the first `lanes` lanes, and returns their losses, `[lanes]`.
-        write: A function that takes an array of models `[W, d]`, the numbers a and b, and the number of lanes. It
+        write: A function that takes an array of models `[W, d]`, two indices a and b, and the number of lanes. It
             writes the trained models of lanes a to b (exclusive) into rows a to b, and changes no other row.
         prepare: A function that takes the inputs of some steps, `[s, W, B, ...]`, and the number of lanes. It returns
             the inputs for `take_step`, `[s, ...]`.

@@ -1,4 +1,4 @@
-"""Converts a user's module to a chain of plain layers with the same outputs. Faster engines can train the chain.
+"""Converts a user's module to a chain of plain layers with the same outputs, which faster engines can train.
 
 Plain layers are linear layers, convolutions, activations and poolings. A chain applies them one after another.
 """

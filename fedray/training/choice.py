@@ -169,7 +169,7 @@ def _choose_plain(net: Net, device: str, lanes: Lanes) -> Engine | None:
 
 
 def _train_recognized(engine: Engine, found: Recognized) -> Engine:
-    """Returns an engine for a user's module. It uses `engine` to train the module's plain layers, `found.net`.
+    """Returns an engine for a user's module, in which `engine` trains the module's plain layers, `found.net`.
 
     Models are converted to the parameter order of `found.net` and back.
     """

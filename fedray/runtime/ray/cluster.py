@@ -345,10 +345,10 @@ RELEASE_SECONDS = 5.0  # longest wait until seats are released, because Ray may 
 
 
 def plan_trial(clients: Clients, actors: int) -> Reservation:
-    """Assigns the actors of a trial to the last bundles (resources on one node) of its process's placement group.
+    """Assigns the actors of a trial (one run of a sweep) to the last bundles of this process's placement group.
 
-    An earlier bundle may belong to the trial's own process. If this process is in no placement group, only the actors
-    have bundles.
+    A bundle is a set of resources on one node. An earlier bundle may belong to the trial's own process. If this process
+    is in no placement group, only the actors have bundles.
 
     Args:
         clients: The tiers and their numbers of clients.
@@ -370,7 +370,9 @@ def plan_trial(clients: Clients, actors: int) -> Reservation:
 
 
 def list_needs(actors: int, cluster: placement.Cluster) -> list[placement.ActorSpec]:
-    """Returns the actors of a trial. Each actor needs one CPU, and memory if nodes report their memory.
+    """Returns the actors of a trial (one run of a sweep).
+
+    Each actor needs one CPU. It also needs memory if nodes report their memory.
 
     Raises:
         BadInput: The cluster cannot hold the actors.

@@ -225,7 +225,8 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
     Only this machine can reach the new Ray (*local Ray*).
 
     Args:
-        address: Network address of the cluster. None means a local Ray, unless this process is already connected.
+        address: Network address of the cluster. None means the Ray to which this process is already connected, or else
+            a local Ray.
         cpus: Smallest number of CPUs that a local Ray reports.
         gpus: Number of GPUs that a local Ray reports. None means the number of GPUs of this machine.
 

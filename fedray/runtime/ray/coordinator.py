@@ -187,7 +187,7 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
     """Prepares the user's objects for the actors.
 
-    The result also lists each module that has registered a name of the scenario, so that the actors import it.
+    The result also lists each module that has registered a name that the scenario uses, so that the actors import it.
 
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered
@@ -340,7 +340,8 @@ def run_on_ray(
         scenario: The scenario that is run.
         own: The user's own objects.
         out: The run directory.
-        watch: A function that is called with a snapshot after each evaluated round.
+        watch: A function that is called after each evaluated round. It takes a snapshot: a dictionary with the round,
+            metrics, bytes and seconds.
         address: Network address of the cluster. None means a Ray that fedray starts on this machine.
         wait_for: Amounts of resources, by Ray's names. The run begins when the cluster has them. None means no wait.
 

@@ -250,7 +250,8 @@ def restore_trial(out: Path, scenario_text: str) -> bool:
 
     Args:
         out: The run directory, which does not exist yet.
-        scenario_text: The scenario of this trial. The checkpoint may be from another trial, with other values.
+        scenario_text: The scenario of this trial. The checkpoint may be from another trial, whose scenario has other
+            values.
 
     Returns:
         Whether Tune has chosen a checkpoint. If not, the trial begins with the first round.
