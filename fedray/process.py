@@ -67,7 +67,7 @@ _CURRENT: ContextVar[Ending | None] = ContextVar("_CURRENT", default=None)
 
 
 def current_ending() -> Ending:
-    """Returns the `Ending` of the command that this process runs.
+    """Returns the `Ending` (advice and hooks) of the command that this process runs.
 
     If fedray is used as a library, returns a new `Ending` without effect.
     """
@@ -268,7 +268,7 @@ def show_notes(say: Callable[[str], object]) -> Iterator[None]:
 
 
 def say_notes(say: Callable[[str], object]) -> None:
-    """Prints all later warnings of this process as `show_notes` does.
+    """Calls `say` with each later `FedrayWarning` of this process, as one line. Repeated messages are left out.
 
     Call this only in processes that run nothing but fedray.
     """

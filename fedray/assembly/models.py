@@ -185,7 +185,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
     Args:
         scenario: The scenario. Its partition may request copies of samples, or changes that differ between clients.
         data: The data set.
-        worlds: Number of worlds, R = replicates x folds.
+        worlds: Number of worlds (replicates times folds).
         copied: Whether `data` already includes the copies that `data.partition.copies` requests.
 
     Example:

@@ -38,7 +38,7 @@ def check_plan(found: Any, ranges: Mapping[str, int]) -> str | None:
 
     Args:
         found: The result of the user's function.
-        ranges: Numbers of clients, models and worlds, under the names `client`, `model` and `world`.
+        ranges: How many clients, models and worlds there are, under the names `client`, `model` and `world`.
     """
     if not isinstance(found, Plan):
         return f"{name_type(found)}: return a Plan of clients, models and worlds"
@@ -135,7 +135,7 @@ def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
 
 
 def check_work(found: Any) -> str | None:
-    """Returns what is wrong with a server's numbers of steps and samples, or None if nothing is wrong."""
+    """Returns what is wrong with a server's pair (steps, samples), or None if nothing is wrong."""
     numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
     if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
         return None

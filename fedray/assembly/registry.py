@@ -65,8 +65,8 @@ def register(
             A partition is a function `thing(labels, clients, generator, options)` that returns the indices of each
             client's samples. A selection is a function `thing(known, number, generator, options)` that chooses `number`
             of the clients in a `fedray.components.selection.KnownClients`. A schedule is a function `thing(models,
-            rows)` that makes an assignment, like the functions of `fedray.components.schedule`. For the other kinds see
-            docs/how-to/training.md.
+            rows)` that returns the rule for assigning models, like the functions of `fedray.components.schedule`. For
+            the other kinds see docs/how-to/training.md.
         options: The options with their defaults, such as `{"sigma": 0.05}`. A scenario that sets an option of another
             name raises an error. None means that no options are declared. Then an option of the scenario that your code
             does not use raises an error. The error is raised when the method is composed, when the partition is
@@ -333,7 +333,7 @@ def take_objects(
         keys: Overrides by dotted key. The function adds the names in `given` to this dict, and removes keys for reading
             data. None means that `given` has only objects.
         modules: The user's modules, which each process imports first.
-        reading: The arguments for reading the data, if these are no `Dataset`. They are used only if `keys` is None.
+        reading: The arguments for reading the data, if the data are no `Dataset`. They are used only if `keys` is None.
 
     Raises:
         BadInput: An object cannot be used, or `keys` already has a value for the same purpose.

@@ -363,7 +363,7 @@ def _choose_metrics(
 def list_published(rows: Rows) -> Table:
     """Returns the head and the lines of a table of published values and measured means.
 
-    `rows` is as in `format_markdown`.
+    `rows` has the rows of `table.parquet`, one for each cell and metric.
 
     Example:
         >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}

@@ -445,9 +445,10 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 
 
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
-    """Shortens the numbers of traces. Returns the traces, and n if only every n-th point of long lines is kept.
+    """Shortens the numbers of traces. Returns the traces, and the n with which every n-th point is kept.
 
-    Numbers keep five digits (seven on the x axis). Long lines keep every n-th point, and the last point.
+    Numbers keep five digits (seven on the x axis). n is 1 if there are at most `most` numbers. The last point is kept,
+    too. Traces of cells keep all points.
     """
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):

@@ -260,9 +260,9 @@ def _pad_rows(rows: pa.Array) -> FloatArray | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scores of untrained models never count, and neither do scores before the last phase of a method. The rounds of
-# stacking, FENS and β-Predictive Bayes cannot be compared with rounds of other methods, so the scores of such a run are
-# taken at its own end.
+# Scores of untrained models are used only if runs are compared at round 0, and scores before the last phase of a method
+# are never used. The rounds of stacking, FENS and β-Predictive Bayes cannot be compared with rounds of other methods.
+# The scores of such a run are taken at its own end.
 
 ROUNDS, SECONDS, UPLINK = "round", "sim_seconds", "up_bytes"  # columns of `rounds.parquet` over which runs are compared
 BYTES = "bytes"  # bytes up and down: the sum of two columns
@@ -413,7 +413,8 @@ def has_score(run: ReadRun, metric: str) -> bool:
 def tell_reading(run: ReadRun, last: float, over: str) -> str:
     """Says in a sentence at which share of `last` a run's score is taken, or why the run has no score there.
 
-    The text is empty if the score is taken exactly at the round `last`. The arguments are as in `read_worlds`.
+    `last` is a round or a cost, and `over` is its unit. The text is empty if the score is taken exactly at the round
+    `last`.
     """
     worlds = list(read_worlds(run, run.metric, last, over).values())
     begins, end = shipped.find_last_phase_start(run.scenario), f"round {find_end(run, ROUNDS):.0f}"

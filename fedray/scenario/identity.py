@@ -132,7 +132,7 @@ def is_free(key: str) -> bool:
 def _value_of_before(key: str) -> Any:
     """Returns the value with which a newer key gives the behavior of older versions, which lack this key.
 
-    Returns `UNSET` for a key that older versions have, too.
+    Returns the placeholder `UNSET` for a key that older versions have, too.
     """
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 

@@ -330,7 +330,7 @@ class NamedCell(NamedTuple):
     Attributes:
         name: Name of the cell.
         scenario: The scenario of the cell, without a table.
-        published: The values that the paper reports for the cell, by metric.
+        published: The values that a paper reports for the cell, by metric.
     """
 
     name: str

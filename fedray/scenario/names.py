@@ -88,9 +88,9 @@ OWN_SPECS: dict[str, MethodSpec] = {}  # users' registered methods with a specif
 
 
 def method_spec_of(name: object) -> MethodSpec:
-    """Returns the specification of a method, or the general specification `UNKNOWN`.
+    """Returns the specification of a method.
 
-    `UNKNOWN` is for the name None, and for a user's method that was registered without a specification.
+    The result is a general specification if `name` is None or unknown, or if a user registered the method without one.
     """
     return (METHOD_SPECS.get(name) or OWN_SPECS.get(name, UNKNOWN)) if isinstance(name, str) else UNKNOWN
 

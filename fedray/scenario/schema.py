@@ -92,7 +92,7 @@ class DataKeys:
             has no effect.
         root: The folder that holds the files of the data set. None means the folder in the environment variable
             `FEDRAY_DATA`, or a cache folder.
-        fold: The number of the fold that is run, counted from 0, or `all` for all folds of the data set.
+        fold: The fold that is run, counted from 0, or `all` for all folds of the data set.
         hold_out: The share of the training samples that is held out, so that no model is trained on these samples.
             Sweeps, `local.lr_grid` and conformal sets use these samples.
         test_clients: The number of clients that never train, their share of all clients, or a list of their names.
@@ -173,7 +173,7 @@ class CellKeys:
     Attributes:
         name: Name of the cell and of the run directory of the cell.
         overrides: The keys that the cell changes in the scenario, dotted or nested, with their values.
-        published: The values that the paper reports for this cell, by metric.
+        published: The values that a paper reports for this cell, by metric.
     """
 
     name: str = opt.key(opt.REQUIRED, _file_name)
@@ -218,7 +218,7 @@ class Scenario:
             every process of the run has the kernels. Otherwise `auto` takes torch. `compiled` allows only compiled
             kernels, and `torch` only torch.
         table: The list of the cells of a table, each of which is a variant of this scenario.
-        published: The values that the paper reports for the scenario itself, by metric.
+        published: The values that a paper reports for the scenario itself, by metric.
         callbacks: Names of functions that your module registers. They are called after each round and may end the run.
         own: The names of the Python objects for training and evaluation, and the modules of your own code. fedray
             writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules are

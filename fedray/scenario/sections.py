@@ -140,7 +140,7 @@ class ParticipationKeys:
         alpha: The weight with which an arriving upload is mixed into the server's model, in the mode `async`.
         staleness: The formula for the weight of an upload with staleness tau. tau is the number of steps that the
             server made for the model since the client began to train. `constant` is 1. `polynomial` is
-            `(1 + tau) ** -a`. `hinge` is 1 up to b, then `1 / (a (tau - b) + 1)`.
+            `(1 + tau) ** -a`. `hinge` is 1 for tau up to b, and `1 / (a (tau - b) + 1)` for a larger tau.
         max_staleness: The largest staleness of an upload that the server uses. The server receives staler uploads and
             counts their bytes, but does not use them (status `stale`). None means no limit.
         staleness_a: The number a in the formula of `staleness`. The larger it is, the faster weights fall.

@@ -185,8 +185,8 @@ class ServerKeys:
             mean, set `optimizer: momentum` and `momentum: 0`.
         tau: The number that `adam` and `yogi` add to the denominator. With a larger number the step is less adaptive.
         robust: The robust statistic that is used instead of the mean of the deltas.
-        trim: The number of values that `trimmed_mean` drops at each end (b).
-        byzantine: The number of bad clients that `krum` and `multi_krum` have to withstand (f).
+        trim: The number b of values that `trimmed_mean` drops at each end.
+        byzantine: The number f of bad clients that `krum` and `multi_krum` have to withstand.
         seconds_per_step: The virtual seconds of a training step at the server, such as a step of distillation. By
             default the work of the server takes no time.
         seconds_per_sample: The virtual seconds that a training step at the server takes in addition for each of its
@@ -278,7 +278,7 @@ class PatienceKeys:
 
     Attributes:
         metric: Name of the metric, as in `rounds.parquet`.
-        patience: The run ends after this number of rounds in which no replicate and no fold had a better value.
+        patience: The run ends if no replicate and no fold gets a better value for this number of rounds.
         min_delta: A value counts as better only if it improves on the best value so far by more than this amount.
     """
 

@@ -212,7 +212,7 @@ def make_sampler(keys: SamplerKeys, number: int, draw: int) -> optuna.samplers.B
     """Makes the sampler for a single draw of values.
 
     The seed of the sampler is computed from the arguments. So a resumed sweep draws the same values as a sweep without
-    interruption. `number` is the number of the trial. `draw` is 0 if the values of all parameters are drawn jointly,
+    interruption. `number` is the trial's number, from 0. `draw` is 0 if the values of all parameters are drawn jointly,
     and 1 + i if only the value of parameter i is drawn.
     """
     seed = int(rng.keys(keys.seed, "tune", number, draw)) % 2**32

@@ -43,7 +43,7 @@ class View(NamedTuple):
         study: Optuna's study of the sweep.
         trials: All trials of the sweep.
         done: The complete trials. The pictures of an objective leave out trials without a finite value (`finite`).
-        winners: The numbers of the winning trials.
+        winners: The trial numbers of the winners.
         curves: Two arrays `[rounds]` for each trial number: the evaluated rounds, and the values of one metric in these
             rounds. The metric is that of the objective to draw over rounds (`pick_course`).
         idle: For each objective, the keys of the parameters that cannot change its value. An empty tuple means that
@@ -246,7 +246,7 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
     The result is empty if there are fewer than four trials, or if all trials have the same value. The shares are
     computed by fANOVA (Hutter et al., ICML 2014). If a parameter is conditional, they are computed by PED-ANOVA
     (Watanabe et al., IJCAI 2023).
-    Parameters that cannot change the objective are left out. `i` is the number of the objective, from 0.
+    Parameters that cannot change the objective are left out. `i` is the index of the objective, from 0.
     """
     done = view.finite(i)
     if len(done) < 4 or len({trial.values[i] for trial in done}) < 2:

@@ -136,7 +136,7 @@ class TrialTask:
     """The training of a trial, as a task for a worker.
 
     Attributes:
-        trial: The number of the trial.
+        trial: The trial's number, from 0.
         scenario: The scenario to train, with the inline runtime.
         folder: The run directory.
         objectives: The numbers to compute from the training.
