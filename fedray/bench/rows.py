@@ -243,7 +243,7 @@ ROWS = {  # for each row, the function that measures it; its module loads only i
 
 
 def find_function(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Imports a function that measures a row. The function takes whether to measure quickly.
+    """Imports a function that measures a row. The function takes `quick` as `run_benchmark` does.
 
     `name` is `MODULE.FUNCTION`, for example `fedray.bench.works.measure_cnn`.
     """

@@ -83,7 +83,7 @@ def plain_wide_cnn() -> nn.Module:
 
 
 def noise(samples: int, shape: tuple[int, ...], tested: int = 100) -> Dataset:
-    """Draws random inputs and labels 0 to 9.
+    """Draws random inputs of the given shape, and random labels from 0 to 9.
 
     The first `tested` training samples are also used as test samples.
     """
@@ -120,7 +120,7 @@ def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested:
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
-    """Makes the FedAvg scenario on which the other scenarios are based. `local` has keys of the section `local`."""
+    """Makes the FedAvg scenario on which the benchmarks are based. `local` has keys of the section `local`."""
     return {
         "rounds": 1,
         "runtime": "inline",

@@ -115,8 +115,8 @@ def train_student(
     """Trains a model (the student) on the mean prediction of others (teachers). Returns the student, `[d]`.
 
     The student starts as the first of the S teachers, `[S, d]`. It learns on the inputs `x`, `[n, ...]`, in an order
-    that is drawn from `key`. The result is the mean of the student's weights at the ends of the epochs in the second
-    half of training.
+    that is drawn from `key`. The result is the mean of the student's weights after each epoch in the second half
+    of training.
     """
     target = average_teachers(net, how, x, teachers, ask=engine.ask)
     train = engine.begin(net, teachers[0], Teaching(x, target, how.batch_size, "momentum"))

@@ -213,7 +213,7 @@ Moments = tuple[Tensor, Tensor]  # the two moments of Adam, or the velocity of S
 
 
 def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns two gradients of `KL(q || w)`, `[2 p]` each: in the parameters of q, and in the parameters of w.
+    """Returns the gradients of `KL(q || w)` with respect to the parameters of q and of w, `[2 p]` each.
 
     q (`own`) and w (`prior`) are Gaussians over p independent weights. Each is given as p means, followed by p values
     of rho. `softplus(rho)` is the standard deviation. For one weight with `q = N(mu, sigma^2)` and `w = N(nu, tau^2)`
@@ -233,7 +233,7 @@ def differentiate_divergence(own: Tensor, prior: Tensor) -> tuple[Tensor, Tensor
 
 
 def differentiate_in_own(own: Tensor, other: Tensor, tau: Tensor) -> Tensor:
-    """Returns the gradient of `KL(q || w)` in the parameters of q, `[2 p]`. It is exactly 0 if q equals w.
+    """Returns the gradient of `KL(q || w)` with respect to the parameters of q, `[2 p]`, exactly 0 if q equals w.
 
     q and w are Gaussians over p weights. `own` holds the p means of q, followed by the p values of rho, where
     `softplus(rho)` is the standard deviation. w has the means `other` and the standard deviations `tau`.
@@ -319,7 +319,7 @@ def find_step(local: Local, slope: Tensor, moments: Moments, count: int) -> tupl
 
 
 def _read_gaussian(row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns means, standard deviations, and derivatives of the standard deviations in rho, `[p]` each."""
+    """Returns means, standard deviations, and the derivative of each standard deviation by its rho, `[p]` each."""
     mean, rho = row.chunk(2, dim=-1)
     return mean, softplus(rho), torch.sigmoid(rho)
 

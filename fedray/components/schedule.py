@@ -449,8 +449,8 @@ def schedule(
 ) -> Schedule:
     """Joins a participation rule and an assignment rule into a schedule for all worlds.
 
-    `seeds` holds the seed of each world. In fold 0 these are the scenario's `seed`, `seed + 1`, and so on. Other folds
-    have other seeds.
+    A participation rule chooses the participants of a round. An assignment rule chooses their models. `seeds` holds the
+    seed of each world. In fold 0 these are the scenario's `seed`, `seed + 1`, and so on. Other folds have other seeds.
 
     Example:
         >>> from fedray.core.types import Tier

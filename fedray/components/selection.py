@@ -66,7 +66,7 @@ Rule = Callable[[KnownClients, int, Generator], IntArray]
 def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntArray:
     """Draws `number` different indices of `weight`, with probabilities in proportion to the weights.
 
-    Indices with weight 0 are drawn only after all others. Source: Efraimidis and Spirakis 2006.
+    Indices with weight 0 are drawn only after all other indices. Source: Efraimidis and Spirakis 2006.
     """
     with np.errstate(divide="ignore"):
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
@@ -234,7 +234,8 @@ def choose_clients(
     Args:
         clients: All clients.
         per_tier: Number of participants of each tier.
-        rule: The selection rule.
+        rule: A function that takes the `KnownClients` of a tier, the number of participants, and a random generator. It
+            returns the ids of the participants.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
         seconds: A function that takes a world and returns how many seconds a round of each client takes, `[N]`. The
             rule receives only the seconds of clients whose uploads the server has used. None means that the rule does

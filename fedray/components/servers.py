@@ -188,7 +188,7 @@ def keep_uploads(uploads: Uploads, values: Tensor) -> Kept:
 
 
 def group_uploads(rows: Rows, kept: Kept) -> dict[int, list[tuple[int, Tensor]]]:
-    """Groups kept uploads by model. Returns for each row of the state a list of (client, value).
+    """Groups the uploads in `kept` by model. Returns for each row of the state a list of (client, value).
 
     Rows and clients are in ascending order.
 

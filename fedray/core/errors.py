@@ -96,7 +96,7 @@ class Overflow(FedrayError):
     """Raised if rows of numbers cannot be added exactly: they hold NaN, infinity, or values of magnitude 2**28 or more.
 
     Attributes:
-        rows: Indices of the first five such rows.
+        rows: Indices of the first such rows, at most five.
     """
 
     def __init__(self, rows: list[int]) -> None:

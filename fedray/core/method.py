@@ -475,7 +475,7 @@ class Piece:
             tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. If a job has P further trainings, the models from these trainings, `[P * K, d]`.
+            K models, `[K, d]`. If a job has P further trainings, the models that these trainings made, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -602,7 +602,7 @@ class Server(NamedTuple):
     """The functions that turn uploads into the next state.
 
     Attributes:
-        init: A function that takes the first models `[M, d]` and returns the tensors of `State.extra`.
+        init: A function that takes the initial models `[M, d]` and returns the tensors of `State.extra`.
         reduce: A function that takes some uploads and returns statistics of them. Statistics are added with `+` in any
             order. `reduce` is called in the process that trained the clients.
         step: A function that takes the state before round t, all statistics of the round, and t. It returns the state
@@ -780,8 +780,8 @@ class Phase:
             whose uploads the server used. None leaves the state unchanged.
         choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
-        groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of a
-            runtime. 0 means that training is synchronous.
+        groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) that a runtime gets
+            in one call. 0 means that training is synchronous.
         work: The work that clients do in place of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
             more with this state before the server's step. If it returns None, the server makes its step. If `ask` is

@@ -290,7 +290,7 @@ class Needs(NamedTuple):
     values: tuple[Any, ...]
 
     def of(self, key: str) -> "Needs":
-        """Returns the condition with the full name of the second key. `key` is the full name of the first key."""
+        """Returns this condition for the first key `key`, with the full name of the second key in place of `.kind`."""
         return self._replace(key=key.rpartition(".")[0] + self.key) if self.key.startswith(".") else self
 
 

@@ -181,7 +181,7 @@ def find_score(name: str) -> Score | None:
 
 
 def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
-    """Returns metrics by name, without the scores of an ensemble's members that only repeat the ensemble's score.
+    """Returns `metrics` without the scores of members if these scores only repeat the score of the ensemble.
 
     Example:
         >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})

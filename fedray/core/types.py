@@ -9,7 +9,7 @@ also mean the same everywhere:
 - A *row* of a state holds the d values of one model of one world. A row of a schedule is a client, a slot (a position
   among the participants of a round) or a stratum (a set of clients). Each row of a schedule has its own permutation of
   the models. A row of a data set is a sample.
-- An *age* is K consecutive rounds. The permutation of a schedule's row names the row's model in each of these rounds.
+- An *age* is K consecutive rounds. In an age, a row of a schedule gets the models in the order of its permutation.
 - A *block* is a set of jobs that are trained together as one computation, and a *lane* is one job of a block.
 - A *known client* is a client of the run. A *new client* has never taken part in the run.
 - An *address* is the tuple (seed, purpose, round, client, model), from which random numbers are computed.
@@ -231,8 +231,8 @@ class Flight(NamedTuple):
             random numbers.
         version: How many server steps had changed the model when the job started. It takes the place of the round in
             the schedule of the learning rate.
-        sender: `client + N * u`. N is the number of clients, and u is the number of the client's earlier uploads in
-            this server step.
+        sender: `client + N * u`. N is the number of clients, and u is how many earlier uploads of the client are in
+            the group.
     """
 
     row: IntArray

@@ -269,7 +269,8 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     Args:
         worlds: Number of worlds, R.
         stats: The learners of each client.
-        candidates: A function that turns learners into candidates, such as `each_alone`.
+        candidates: A function that takes the learners of P clients, `[P, F, n, 3]`, and returns candidates, such as
+            `each_alone`.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]

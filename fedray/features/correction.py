@@ -167,7 +167,7 @@ def chain(*rules: Transform | None) -> Transform | None:
 
 
 def train_in_turns(head: Tensor, body: int, epochs: int, momentum: float) -> Transform:
-    """Returns SGD that trains some parameters (the head) first, and all others (the body) in the last epochs.
+    """Returns SGD that trains some parameters (the head) first, and the rest (the body) in the last epochs.
 
     Args:
         head: Whether each of the p parameters belongs to the head, `[p]`.

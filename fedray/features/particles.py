@@ -44,8 +44,8 @@ class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
     A client also keeps K particles of its own, which represent the client's factor of the distribution. These own
-    particles start at the initial models. After each training they move, so that the factor contains the change of the
-    training. The functions below take tensors of one client, `[K, p]` each.
+    particles start at the initial models. After each training they move, so that the factor contains what the
+    training has changed. The functions below take tensors of one client, `[K, p]` each.
 
     Attributes:
         models: Number of models, K.
@@ -150,7 +150,7 @@ def _make_step(local: Local, lr: float, like: Tensor) -> Callable[[Tensor, Tenso
 
 
 def _refuse_data(_parameters: Tensor) -> Tensor:
-    """Raises an error. A client's own particles move without samples, so that there is no gradient of a loss."""
+    """Raises an error. A client's own particles move without samples, so there is no gradient of a loss."""
     raise FedrayError("local.step reads a gradient or a loss, but the particles that clients keep have no rows")
 
 

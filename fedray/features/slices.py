@@ -1,7 +1,7 @@
 """Lets clients train slices of the network. The server averages the slices (HeteroFL).
 
 A slice of a network has the same layers with fewer hidden channels. Its parameters are a part of the whole network's
-parameters. A tier is a group of clients whose slices have the same width.
+parameters. All clients of a tier (class of devices) have slices of the same width.
 """
 
 import copy
@@ -79,7 +79,7 @@ class TierNet(NamedTuple):
         width: Width of the slice, r, in (0, 1].
         net: The network of the slice. If r is 1, it is the whole network.
         layers: The layers of the whole network.
-        work: Operations in the slice, as a fraction of those in the whole network.
+        work: Operations in the slice, as a fraction of the operations in the whole network.
         scaler: Whether the slice has a `Scaler` after each hidden layer.
     """
 
@@ -308,7 +308,7 @@ class Slices(Piece):
         tier_nets: The network of each tier (class of devices). It may be the whole network.
         places: A function that takes a round and a tier. It returns the positions of the slice's parameters in the
             whole model, `[s]`, in ascending order.
-        share: Operations in each tier's network, as a fraction of those in the whole network, `[T]`, in (0, 1].
+        share: Operations in each tier's network, `[T]`, as a fraction of the whole network's operations, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must
             then be the same in every round.
         factors: For each tier, multipliers of the whole model's parameters, `[d]`. They are applied when a whole model
@@ -374,7 +374,7 @@ def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False
 def mark_columns(slices: Slices, d: int) -> Callable[[int], Tensor]:
     """Returns a function that marks the parameters that each of T tiers (classes of devices) trains.
 
-    The function takes a round. It returns 1 for a trained parameter and 0 for any other, `[T, d]` float64.
+    The function takes a round. It returns 1 for a trained parameter and 0 for any other parameter, `[T, d]` float64.
     """
 
     def marks(t: int) -> Tensor:

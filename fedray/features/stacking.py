@@ -34,7 +34,7 @@ Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the cli
 class FeatureShards:
     """Shards (the clients' data) whose training inputs are features: the predictions of other models.
 
-    Features are computed when they are needed. Test samples and withheld samples are those of the wrapped shards.
+    Features are computed when they are needed. Test samples and withheld samples come from the wrapped shards.
     """
 
     def __init__(self, whole: Shards, width: int, compute: Compute, pooled: bool = False) -> None:
@@ -101,7 +101,7 @@ class FeatureShards:
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
-    """Returns the samples of each job for which the job's mask is true. `masks` holds a mask `[n]` for each job."""
+    """Returns the samples at which a job's mask is true, for each job. `masks` holds a mask `[n]` for each job."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -161,7 +161,7 @@ class LeaveOutShards:
         return np.asarray(size - (size - fold + self.folds - 1) // self.folds)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
-        """Returns each job's samples, except those of the world's fold."""
+        """Returns each job's samples, except the samples of the world's fold."""
         fetched, masks = self.whole.fetch(world // self.folds, client), []
         for j, (w, c) in enumerate(zip(world.tolist(), client.tolist(), strict=True)):
             masks.append(self.fold_of(w // self.folds, c, int(fetched.size[j])) != w % self.folds)
@@ -465,7 +465,7 @@ class StackModule(nn.Module):
     trained: Tensor
 
     def __init__(self, stack: Stack) -> None:
-        """Copies the network of each base once for each of the base's models."""
+        """Makes a copy of each base's network for each of the base's models."""
         nn.Module.__init__(self)
         self.combine, self.features, self.objective = stack.combine, stack.features, stack.bases[0].net.objective
         self.answers = tuple(base.answers for base in stack.bases)

@@ -204,5 +204,5 @@ def _cut_steps(block: Block) -> Iterator[Block]:
 
 
 def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Returns the batch of one step, as `Block.read` of a block with only this step."""
+    """Returns the batch of one step. This is the `Block.read` of a block with only this step."""
     return read(step, step + 1)
