@@ -317,11 +317,12 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
         for name, value in metrics.items()
     ]
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
+    several = f"; bytes of all {worlds} replicates and folds" if worlds > 1 else ""
     page = folder / "report.html"
     return [
         *scores,
         *list_score_notes(summary),
-        f"{', '.join(costs)} (without start-up and report), model_hash {summary['model_hash'][:16]}",
+        f"{', '.join(costs)} (without start-up and report{several}), model_hash {summary['model_hash'][:16]}",
         str(page if drawn and page.is_file() else folder),
     ]
 

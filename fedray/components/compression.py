@@ -45,10 +45,10 @@ def keep_by_tier(
 ) -> Keep:
     """Returns a function that computes how many entries of a job's delta are sent (SHEFL section 3.2).
 
-    The number depends on the tier (class of devices) of the job's client. A client that trains one model sends
-    `max(1, floor(ratio d))` of the d trainable entries of the delta. A client that trains m > 1 models sends `min(1,
-    ratio * resource_ratio / m) d` entries of each model. If `resource_ratio` is None, it sends `ratio d` entries of
-    each model.
+    The number depends on the tier (class of devices) of the job's client. A client whose tier has `models_per_round: 1`
+    sends `max(1, floor(ratio d))` of the d trainable entries of the delta. Another client, which trains m models, sends
+    `min(1, ratio * resource_ratio / m) d` entries of each model. If `resource_ratio` is None, it sends `ratio d`
+    entries of each model.
     """
     d = layout.trainable
 

@@ -376,7 +376,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "wall_seconds": Column(
             "number", "seconds", "real time since the start of the run, without start-up and report"
         ),
-        "up_bytes": Column("whole", "bytes", "sent so far by all clients, in uploads that the server used"),
+        "up_bytes": Column("whole", "bytes", "sent so far by all clients, in uploads that arrived in time"),
         "down_bytes": Column("whole", "bytes", "received so far by all clients, for jobs that have ended"),
     },
     "clients": {
@@ -388,9 +388,13 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "samples": Column("whole", "samples", "number of training samples of the job"),
         "steps": Column("whole", "steps", "number of optimizer steps; 0 if the upload was not used"),
         "loss": Column("number", "unit of the loss", "mean loss over the steps; empty if the job was not trained"),
-        "up_bytes": Column("whole", "bytes", "size of the upload; 0 if the upload was not used"),
+        "up_bytes": Column("whole", "bytes", "size of the upload; 0 if it was not sent or came too late for the round"),
         "down_bytes": Column("whole", "bytes", "received by the client for the job; 0 if the client was never reached"),
-        "sim_seconds": Column("number", "virtual seconds", "duration of the job"),
+        "sim_seconds": Column(
+            "number",
+            "virtual seconds",
+            "duration of the job; in asynchronous training since the start of the client's turn",
+        ),
         "status": Column("text", "", "`ok` if the upload was used; otherwise why not: `late`, `dropped`, `failed` ..."),
         "error": Column("text", "", "traceback of a job that failed; empty for other jobs"),
         "start_seconds": Column("number", "virtual seconds", f"time at which the job started; {_FLYING}"),

@@ -25,7 +25,8 @@ Formulas of random_walk:
 Deviations:
     1. The paper has only the `uniform` transition.
     2. The model may be compressed when it moves (`fedray.components.random_walk`). The paper sends the model whole.
-    3. A client that has failed, or has no working link to a neighbor, keeps the models that it holds.
+    3. A client that has failed keeps the models that it holds. A model also stays where it is if the link to the
+       drawn neighbor has failed, or if this neighbor fails in the next step. No other neighbor is drawn.
 
 Example:
     >>> import fedray

@@ -428,7 +428,8 @@ def tell_reading(run: ReadRun, last: float, over: str) -> str:
     if len(worlds) < run.worlds:
         which = f" in {run.worlds - len(worlds)} of its {run.worlds} replicates and folds" if worlds else ""
         what = "the last phase of its method" if begins else "trained models"
-        return f"{run.name} has no evaluation of {what} near enough{which}, and no score there: lower evaluate.every."
+        remedy = ": lower evaluate.every." if run.scenario.get("evaluate", {}).get("every", 1) != 1 else "."
+        return f"{run.name} has no evaluation of {what} near enough{which}, and no score there{remedy}"
     share = tell_share(worlds)
     return f"{run.name} is read at {share}." if over != ROUNDS or share != "100 %" else ""
 

@@ -151,7 +151,7 @@ class CompressKeys:
         kind: The kind of compression. With `dense` a client sends all entries of its update. With `topk` it sends the
             entries of largest magnitude. With `randomk` it sends random entries. With `int8` it sends 8 bits for each
             entry.
-        ratio: A client with one model sends this share of the entries of its update.
+        ratio: A client whose tier has `models_per_round: 1` sends this share of the entries of its update.
         resource_ratio: The number of entries that a client with several models may send in total, divided by the number
             of entries that a client with one model sends (r of SHEFL). None means the number of models that the client
             trains, so that every model is compressed with the same ratio.

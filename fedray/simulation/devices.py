@@ -559,6 +559,8 @@ class ServerDevice(NamedTuple):
 def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntArray, now: FloatArray) -> FloatArray:
     """Returns the virtual seconds of each job's download and upload together, `[J]`.
 
+    A transfer of 0 bytes takes no time.
+
     Args:
         devices: The devices of the clients.
         client: Client of each job, `[J]`.
@@ -567,4 +569,5 @@ def time_transfers(devices: Devices, client: IntArray, up: IntArray, down: IntAr
         now: Virtual second at which each job starts, `[J]`.
     """
     uplink, downlink, latency = (devices.figure(name, client, now) for name in LINK)
-    return 2 * latency + up / uplink + down / downlink
+    transfers = np.sign(up) + np.sign(down)
+    return np.asarray(transfers * latency + up / uplink + down / downlink)
