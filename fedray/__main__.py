@@ -13,11 +13,11 @@ from fedray.process import end_on_signals, exit_quickly, flush_streams, list_sig
 
 def main() -> None:
     """Runs the command line, and ends the process with its exit status."""
-    stack = ExitStack()
-    stack.enter_context(end_on_signals())
+    contexts = ExitStack()
+    contexts.enter_context(end_on_signals())
 
     def stop_watching() -> None:
-        stack.close()
+        contexts.close()
         for number in list_signals():  # the work is finished, so a signal may now end the process without a message
             signal.signal(number, signal.SIG_DFL)
 

@@ -131,7 +131,7 @@ def make_participation(
     if function is None and keys.name == "round_robin":
         return rules.draw_in_turn(clients, sum(counts))
     if function is not None:
-        rule = _hold_rule(function, keys.options, declared_options("selection", keys.name) is not None)
+        rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
@@ -228,7 +228,7 @@ def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: in
     return schedule.remember_clients(method, worlds, shards.number, measure_sizes(shards))
 
 
-def _hold_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
+def _guard_rule(function: rules.OwnRule, options: dict[str, Any], declares: bool) -> rules.Rule:
     """Returns a user's selection rule with a check of the clients that the rule chooses.
 
     `declares` says whether the user has declared the rule's options. If not, an option that the rule does not use

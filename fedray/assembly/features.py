@@ -24,7 +24,7 @@ from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_number_table
 from fedray.methods.setting import Setting
-from fedray.metrics.conformal import ConformalRule, suffices
+from fedray.metrics.conformal import ConformalRule, withholds_enough
 from fedray.models.nets import build_net
 from fedray.scenario.names import UNKNOWN, method_spec_of
 from fedray.scenario.options import CLASSIFIERS
@@ -421,7 +421,7 @@ def check_withheld_rows(rule: ConformalRule, shards: Shards, hold_out: float, *,
     for world in range(shards.worlds):
         sizes = [len(shards.client_holdout(world, c)) for c in range(min(shards.number, EVALUATED_CLIENTS))]
         sizes = [-(-size // 2) for size in sizes] if halved else sizes
-        if not suffices(sizes, rule):
+        if not withholds_enough(sizes, rule):
             rows, clients = sum(sizes), int(np.count_nonzero(sizes))
             least = math.ceil(np.float64(1e4) * clients / (rows + clients)) / 1e4
             remedy = "raise it" if rule.quantile == "qq" else f"raise it to {least:g} at least"

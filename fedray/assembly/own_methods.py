@@ -424,7 +424,7 @@ def guard_method(
     own = phase.is_personal or phase.weighs or fitted.one_model_per_client
     each = clients.number if fitted.one_model_per_client else 0
     checks = method_checks(worlds, phase.models, len(clients.tiers), own=own, each=each)
-    fields = _hold(fitted, where, checks)
+    fields = _add_checks(fitted, where, checks)
     if asked := fields.get("answer"):
 
         def answer(*arguments: State) -> Answer:
@@ -478,7 +478,7 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
     }
 
 
-def _hold(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
+def _add_checks(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
     """Adds checks to the functions among an object's fields. Returns the checked functions by field name.
 
     Args:
@@ -511,14 +511,14 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     }
     check_fields(where, server, "server.")
     check_fields(where, compress, "compress.")
-    served = _hold(server, where, serves, "server.")
+    served = _add_checks(server, where, serves, "server.")
     served["reduce"] = check_additive(where, served["reduce"])
     held: dict[str, Any] = {
-        **_hold(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
+        **_add_checks(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
         "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
         # a user's own function expects tensors in main memory
         "server": server._replace(**served, on_device=False),
-        "compress": compress._replace(**_hold(compress, where, sends, "compress."), on_device=False),
+        "compress": compress._replace(**_add_checks(compress, where, sends, "compress."), on_device=False),
     }
     return watch_shared(replace(phase, **held), where)
 

@@ -29,7 +29,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fedray.core.errors import TOTALS, BadInput, format_score, format_total, name_score
-from fedray.core.scores import leave_out_repeats
+from fedray.core.scores import drop_repeats
 from fedray.experiments.live import ProgressPhase, log, watch_run
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
 from fedray.files.run_files import has_file
@@ -308,7 +308,7 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     from fedray.report.read import list_score_notes, mark_score
 
     summary = load(folder).summary
-    totals, metrics = summary["totals"], leave_out_repeats(summary["metrics"])
+    totals, metrics = summary["totals"], drop_repeats(summary["metrics"])
     worlds = max((value["n"] for value in metrics.values()), default=1)
     names = {name: name_score(name) for name in metrics}
     width = max(38, *map(len, names.values()))
@@ -343,7 +343,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[s
     """
     from fedray.storage.directory import has_sweep
 
-    folders = _leave_out_files(folders)
+    folders = _skip_files(folders)
     if len(folders) == 1 and has_sweep(folders[0]):
         confirm_writable((out or folders[0] / "report.html").parent)
         click.echo(str(_open_sweep(folders[0], modules).write_report(out)))
@@ -374,7 +374,7 @@ def _open_sweep(folder: Path, modules: tuple[str, ...]) -> SweepResult:
     return SweepResult.from_path(folder, modules=modules)
 
 
-def _leave_out_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+def _skip_files(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     """Removes YAML files from a list of paths, unless all of them are YAML files.
 
     The pattern `cells/*` of a table matches such files, too.
@@ -406,7 +406,7 @@ def compare_command(
         from fedray.experiments.results import compare
 
     wanted = None if metrics is None else [word.strip() for word in metrics.split(",")]
-    found = compare(_leave_out_files(folders), at_equal=at_equal, metrics=wanted)
+    found = compare(_skip_files(folders), at_equal=at_equal, metrics=wanted)
     if plot is not None:
         _write_picture(found.plot(wanted[0] if wanted else None), plot)
     click.echo("\n".join([*(f"% {note}" for note in found.notes), found.to_latex()]) if latex else str(found))

@@ -180,13 +180,13 @@ def find_score(name: str) -> Score | None:
     return SCORES.get(inner)
 
 
-def leave_out_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
+def drop_repeats(metrics: Mapping[str, _T]) -> dict[str, _T]:
     """Returns `metrics` without the scores of members if these scores only repeat the score of the ensemble.
 
     Example:
-        >>> leave_out_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})
+        >>> drop_repeats({"accuracy": 0.5, "accuracy_min": 0.5, "accuracy_mean": 0.5, "accuracy_max": 0.5})
         {'accuracy': 0.5}
-        >>> leave_out_repeats({"rmse": 0.5, "rmse_min": 0.5, "rmse_mean": 0.5, "rmse_max": 0.5})
+        >>> drop_repeats({"rmse": 0.5, "rmse_min": 0.5, "rmse_mean": 0.5, "rmse_max": 0.5})
         {'rmse': 0.5}
     """
     repeats: set[str] = set()

@@ -340,7 +340,7 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
     return f"[{', '.join(wanted)}]" if isinstance(wanted, tuple) else f"{wanted:g}"
 
 
-def _keep_out(
+def _remove_unseen_clients(
     data: Dataset, dealt: PartitionedData, worlds: list[tuple[int, int]], rule: UnseenClientRule
 ) -> PartitionedData:
     """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples."""
@@ -365,7 +365,7 @@ def _pool(dealt: PartitionedData) -> PartitionedData:
     )
 
 
-def _leave_out(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
+def _make_unseen_folds(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
     """Gives the data set a new fold for each pair (seed, fold) in `worlds`.
 
     `test` has for each pair the indices of the samples of the clients that do not train. All other samples are training
@@ -487,7 +487,7 @@ def build_shards(
     groups = None
     if name == "natural" and own is None and data.train.group is not None:
         groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
-    tested = (data, [fold for _, fold in worlds]) if unseen is None else _leave_out(data, worlds, found.test)
+    tested = (data, [fold for _, fold in worlds]) if unseen is None else _make_unseen_folds(data, worlds, found.test)
     shards = StoredShards(*tested, found, groups=groups, original=original)
     owned, each = found.owned, [seed for seed, _ in worlds]
     if alone is not None and (noise is not None or shifts is not None):
@@ -544,7 +544,7 @@ def _deal(
         known = {place: _deal_fold(data, settings, *place) for place in dict.fromkeys(places)}
         cuts = [known[place] for place in places]
         dealt = PartitionedData(cuts, cuts, [], [])
-        dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
+        dealt = dealt if unseen is None else _remove_unseen_clients(data, dealt, worlds, unseen)
         return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
     dealt, path = _read_file(data, settings, worlds), settings.options["file"]
     for key, value, rows, split in (
@@ -554,7 +554,7 @@ def _deal(
     ):
         if rows and not value:
             raise BadInput(f"{key}, but {path} has rows of the split {split}: set it as in its run, or write train")
-    dealt = dealt if unseen is None else _keep_out(data, dealt, worlds, unseen)
+    dealt = dealt if unseen is None else _remove_unseen_clients(data, dealt, worlds, unseen)
     if settings.copies is not None:
         each = len(data.train.y) // settings.copies.clusters
         for (seed, _), cut in zip(worlds, dealt.owned, strict=True):

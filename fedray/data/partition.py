@@ -628,14 +628,14 @@ def dirichlet(
     _, count = np.unique(y, return_counts=True)
     shares, size, owners = generator.dirichlet(np.full(clients, alpha), size=len(count)), np.zeros(clients), []
     for share, n in zip(shares, count, strict=True):
-        edges = np.cumsum(_leave_out(share, size >= len(y) / clients) if cap else share)
+        edges = np.cumsum(_drop_full_clients(share, size >= len(y) / clients) if cap else share)
         edges[-1] = 1.0
         owners.append(_deal_class(edges, n))
         size += np.bincount(owners[-1], minlength=clients)
     return raise_to_least(gather_cut(order, np.concatenate(owners), clients), least, generator)
 
 
-def _leave_out(share: FloatArray, full: BoolArray) -> FloatArray:
+def _drop_full_clients(share: FloatArray, full: BoolArray) -> FloatArray:
     """Sets the shares of the clients in `full` to 0, and scales the other clients' shares to the sum 1, `[N]`.
 
     If the shares of all other clients are 0, these clients get equal shares.

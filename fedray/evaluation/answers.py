@@ -492,7 +492,7 @@ def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = T
 Own = dict[tuple[int, int], Tensor]  # (world, client) -> results of a client with its own models
 
 
-class RowAnswers(NamedTuple):
+class MemberPredictions(NamedTuple):
     """The models' predictions for some samples.
 
     Attributes:
@@ -511,7 +511,7 @@ class RowAnswers(NamedTuple):
     weights: FloatArray | None = None
 
 
-class Joined(NamedTuple):
+class EnsemblePrediction(NamedTuple):
     """The joint prediction of the models for some samples.
 
     Attributes:
@@ -530,7 +530,7 @@ class Joined(NamedTuple):
 # (study, world, predictions of the models, samples or None for all, weights over the models or None for the common
 # weights) -> values of each sample, `[..., n]`. It must be a function of a module, or a `partial` of it, because it is
 # sent to other processes by name.
-Measure = Callable[[Study, int, RowAnswers, IntArray | None, FloatArray | None], FloatArray]
+MeasureRows = Callable[[Study, int, MemberPredictions, IntArray | None, FloatArray | None], FloatArray]
 
 
 class ClientRequest(NamedTuple):
@@ -551,7 +551,7 @@ class ClientRequest(NamedTuple):
     """
 
     split: str
-    measure: Measure
+    measure: MeasureRows
     means: int = 0
     halved: bool = False
     score: Callable[[Study, WeightedRows, FloatArray], FloatArray] | None = None
@@ -590,7 +590,7 @@ def read_answers(
     *,
     rows: IntArray | None = None,
     residual: float | None = None,
-) -> RowAnswers:
+) -> MemberPredictions:
     """Returns the predictions of the models for samples of a split.
 
     Args:
@@ -608,14 +608,14 @@ def read_answers(
     if study.classes:
         if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
-            return RowAnswers(votes, None, y[rows], u)
+            return MemberPredictions(votes, None, y[rows], u)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return RowAnswers(votes, None, y[rows], u, answer.weigh_present(world))
+        return MemberPredictions(votes, None, y[rows], u, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return RowAnswers(None, members, members.y, u, members.weights)
+    return MemberPredictions(None, members, members.y, u, members.weights)
 
 
-def read_world(study: Study, world: int, measured: Measured, split: str) -> RowAnswers:
+def read_world(study: Study, world: int, measured: Measured, split: str) -> MemberPredictions:
     """Returns the predictions of a world's models for all samples of a split."""
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
     outputs = measured.answer.drop_absent(outputs, world)
@@ -623,8 +623,8 @@ def read_world(study: Study, world: int, measured: Measured, split: str) -> RowA
 
 
 def join_answers(
-    study: Study, of: RowAnswers, rows: IntArray | None = None, weights: FloatArray | None = None
-) -> Joined:
+    study: Study, of: MemberPredictions, rows: IntArray | None = None, weights: FloatArray | None = None
+) -> EnsemblePrediction:
     """Returns the joint prediction of the models for some samples.
 
     Args:
@@ -639,14 +639,14 @@ def join_answers(
     w = None if weights is None else weights[models]
     if of.votes is not None:
         mean = classification.average(of.votes[models][:, chosen], "outputs", w)
-        return Joined(
+        return EnsemblePrediction(
             of.y[chosen], classification.probabilities(mean) if study.evaluation.average == "logits" else mean
         )
     assert of.members is not None
     own = None if of.members.variances is None else of.members.variances[models][:, chosen]
     moments = classification.mixture_moments(of.members.means[models][:, chosen], w, own)
     sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
-    return Joined(of.y[chosen], mean=moments.mean, sd=sd)
+    return EnsemblePrediction(of.y[chosen], mean=moments.mean, sd=sd)
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
@@ -658,7 +658,7 @@ def compute_client_values(
     study: Study,
     world: int,
     measured: Measured,
-    of: RowAnswers,
+    of: MemberPredictions,
     inquiry: ClientRequest,
     *,
     own: Own | None,

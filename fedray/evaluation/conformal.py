@@ -24,7 +24,7 @@ from fedray.simulation.study import ClientScores, Runtime, Study
 def measure_sets(
     study: Study,
     world: int,
-    of: answers.RowAnswers,
+    of: answers.MemberPredictions,
     rows: IntArray | None,
     weights: FloatArray | None,
     *,
@@ -222,7 +222,7 @@ def _measure_world(
     """
     withheld, scores = list_withheld(study, world), dict[str, Any]()
     tested, sizes = np.concatenate([rows[1::2] for rows in withheld]), [len(rows[::2]) for rows in withheld]
-    if len(tested) and conformal.suffices(sizes, rule):
+    if len(tested) and conformal.withholds_enough(sizes, rule):
         numbers, known, y = measure_split(
             study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out")
         )

@@ -63,7 +63,7 @@ from fedray.simulation.study import ClientScores, Pieces, Progress, Runtime, Stu
 
 
 def measure_answers(
-    study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
+    study: Study, _world: int, of: answers.MemberPredictions, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
     """Returns m values for each sample, `[m, n]`. A client's scores follow from the means of these values.
 
@@ -434,7 +434,7 @@ def list_sample_metrics(study: Study) -> list[SampleMetric]:
 
 
 def give_predictions(
-    study: Study, _world: int, of: answers.RowAnswers, rows: IntArray | None, weights: FloatArray | None
+    study: Study, _world: int, of: answers.MemberPredictions, rows: IntArray | None, weights: FloatArray | None
 ) -> FloatArray:
     """Returns the prediction for each sample, and the true label or target of each sample.
 

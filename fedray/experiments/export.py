@@ -274,10 +274,10 @@ def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
     return module
 
 
-Ask = Callable[[Tensor], FloatArray]  # raw inputs -> predictions of the exported program
+PredictExported = Callable[[Tensor], FloatArray]  # raw inputs -> predictions of the exported program
 
 
-def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
+def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, PredictExported]:
     """Returns the content of a file for `torch.export.load`, and a function that predicts with the file."""
     content = io.BytesIO()
     torch.export.save(_trace(program, x), content)
@@ -285,7 +285,7 @@ def _export_pt2(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
     return content.getvalue(), lambda rows: np.asarray(loaded(rows))
 
 
-def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, Ask]:
+def _export_onnx(program: nn.Module, x: Tensor) -> tuple[bytes, PredictExported]:
     """Returns the content of an ONNX file, and a function that predicts with the file in ONNX Runtime."""
     import onnxruntime
     import onnxscript  # noqa: F401  (torch's exporter needs it, and says so less well)
@@ -324,4 +324,7 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-EXPORTERS: dict[str, Callable[[nn.Module, Tensor], tuple[bytes, Ask]]] = {"onnx": _export_onnx, "pt2": _export_pt2}
+EXPORTERS: dict[str, Callable[[nn.Module, Tensor], tuple[bytes, PredictExported]]] = {
+    "onnx": _export_onnx,
+    "pt2": _export_pt2,
+}

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fedray.core.errors import format_bytes, format_seconds, format_total, name_score
-from fedray.core.scores import leave_out_repeats
+from fedray.core.scores import drop_repeats
 from fedray.process import tolerate_stderr
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def describe_snapshot(snapshot: dict[str, Any]) -> str:
 
 
 def _describe_scores(snapshot: dict[str, Any]) -> str:
-    metrics = leave_out_repeats(snapshot["metrics"])
+    metrics = drop_repeats(snapshot["metrics"])
     return "  ".join(f"{name_score(n)} {metrics[n]:.4f}" for n in METRICS if n in metrics)
 
 
@@ -302,7 +302,7 @@ def _make_table(title: str, rows: list[dict[str, Any]], phase: str) -> "Group":
     bar = ProgressBar(newest["rounds"], newest["round"], width=24)
     below.add_row(bar, f"{100 * share:.0f} %{left}{phase and ', '}{phase}")
     table = Table(title=title)
-    shown = leave_out_repeats(newest["metrics"])
+    shown = drop_repeats(newest["metrics"])
     names = [n for n in METRICS if n in shown]
     costs = ("up_bytes", "sim_seconds", "wall_seconds")
     for name in ("round", *(name_score(n) for n in (*names, *costs))):

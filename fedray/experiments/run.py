@@ -217,7 +217,7 @@ HELD_OUT_SHARE = 0.2  # share of each client's samples, if the scenario withhold
 SCORE = "hold_out_nll"
 OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # scores of clients with their own models or weights
 Scores = dict[tuple[int, int], list[float]]
-Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.Measure], Any]
+Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.MakeEvaluator], Any]
 
 
 def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
@@ -447,7 +447,7 @@ def run_inline(
     out: Path,
     own: UserObjects,
     watch: session.Watch,
-    measure: session.Measure = make_evaluator,
+    measure: session.MakeEvaluator = make_evaluator,
     *,
     study: Study | None = None,
     actors: int = 0,
@@ -466,7 +466,7 @@ def run_inline(
     """
     environment.use_one_thread()
     if study is None:
-        scenario = replace(scenario, lanes=records.recall_lanes(scenario.lanes, out))
+        scenario = replace(scenario, lanes=records.choose_resumed_lanes(scenario.lanes, out))
         log.info("reading the data")
         study = build_study(scenario, own)
     device = "cpu" if actors else choose_device(scenario, study, out)

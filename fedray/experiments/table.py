@@ -37,7 +37,7 @@ from fedray.storage.directory import make_move_check
 # ---------------------------------------------------------------------------------------------------------------------
 # Lines about cells that train.
 
-EVERY = SILENCE - 1  # seconds between two lines of a cell; shorter than the time until a STILL line
+SECONDS_BETWEEN_LINES = SILENCE - 1  # seconds between two lines of a cell; shorter than the time until a STILL line
 
 
 class CellLines:
@@ -71,7 +71,7 @@ class CellLines:
         elif line.strip() and not line.startswith(STILL):
             now = self._clock()
             self._newest[cell] = line.strip()
-            if now - self._spoke.setdefault(cell, now) >= EVERY:
+            if now - self._spoke.setdefault(cell, now) >= SECONDS_BETWEEN_LINES:
                 self._spoke[cell] = now
                 self._say(f"cell {cell}: {line}")
 

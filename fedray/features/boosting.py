@@ -545,7 +545,7 @@ class KnownWeights(NamedTuple):
 
 
 @dataclass
-class Known:
+class ClientCache:
     """Stores what a process knows about its clients, to save repeated work in later rounds.
 
     Attributes:
@@ -577,7 +577,7 @@ class OneJob(NamedTuple):
     """
 
     site: Site
-    known: Known
+    known: ClientCache
     t: int
     state: State
     client: int
@@ -718,9 +718,9 @@ class FitTrees(Work):
         return bound_weights(found.log, known.rows[world])
 
 
-def _known(kept: dict[Any, Any]) -> Known:
+def _known(kept: dict[Any, Any]) -> ClientCache:
     """Returns what this process has stored about its clients."""
-    found: Known = kept.setdefault("boosting", Known())
+    found: ClientCache = kept.setdefault("boosting", ClientCache())
     return found
 
 

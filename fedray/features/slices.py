@@ -296,7 +296,9 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 # ---------------------------------------------------------------------------------------------------------------------
 # Slices of a network that the clients of each tier train, and the mean of their uploads (HeteroFL).
 
-Window = Callable[[int, int], int]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
+FirstChannel = Callable[
+    [int, int], int
+]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
 _KEPT = 64  # pairs of round and tier for which the positions of the slice are cached
 
 
@@ -340,7 +342,7 @@ class Slices(Piece):
         return kept if factor is None else kept * factor.to(kept)
 
 
-def cut_slices(nets: Sequence[TierNet], window: Window, *, answers: bool = False) -> Slices:
+def cut_slices(nets: Sequence[TierNet], window: FirstChannel, *, answers: bool = False) -> Slices:
     """Returns a piece by which each tier (class of devices) trains its slice of the network.
 
     Args:

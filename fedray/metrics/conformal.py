@@ -295,13 +295,13 @@ def find_pooled_rank(alpha: float, rows: int, clients: int) -> int:
     return math.ceil((1.0 - alpha) * (rows + clients) - 1e-9)  # (1 - 0.7) * 10 is above 3
 
 
-def suffices(sizes: Sequence[int], rule: ConformalRule) -> bool:
+def withholds_enough(sizes: Sequence[int], rule: ConformalRule) -> bool:
     """Returns whether clients withhold enough samples. If not, the threshold is infinite.
 
     `sizes` has the number of withheld samples of each client, `[K]`.
 
     Example:
-        >>> [suffices([rows], ConformalRule(alpha=0.1)) for rows in (8, 9)]
+        >>> [withholds_enough([rows], ConformalRule(alpha=0.1)) for rows in (8, 9)]
         [False, True]
     """
     each = tuple(size for size in sizes if size)

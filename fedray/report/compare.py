@@ -165,7 +165,7 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
     """
     axis = over or find_axis(runs)
     last = read.find_common_end(runs, axis)
-    told = (read.tell_reading(run, last, axis) for run in runs if read.has_score(run, run.metric))
+    told = (read.explain_position(run, last, axis) for run in runs if read.has_score(run, run.metric))
     found = [text for text in told if text]
     ends = {run.name: read.find_end(run, read.ROUNDS) for run in runs if not has_own_rounds(run.scenario)}
     if over is not None:

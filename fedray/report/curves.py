@@ -51,7 +51,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))
         groups = [str(of[i]) for i in shown.tolist()]
         order = np.argsort([run.tiers.index(tier) for tier in groups], kind="stable")
-    row, faint = np.argsort(order)[np.searchsorted(shown, client[keep])], ~find_finished(table)[keep]
+    row, faint = np.argsort(order)[np.searchsorted(shown, client[keep])], ~mark_used_jobs(table)[keep]
     size = (len(shown), wide)
     image = _paint_cells(row, round_[keep] - first, model[keep], faint=faint, shape=size, models=run.trained)
     if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # every client trains every model in every round
@@ -91,7 +91,7 @@ def mark_groups(axes: Axes, groups: Sequence[str]) -> None:
         first += size
 
 
-def find_finished(table: pa.Table) -> BoolArray:
+def mark_used_jobs(table: pa.Table) -> BoolArray:
     """Returns for each of J jobs whether its training was used, `[J]`.
 
     The training of late, dropped and failed jobs, and of jobs without data, is not used.
@@ -99,9 +99,9 @@ def find_finished(table: pa.Table) -> BoolArray:
     return np.isin(table["status"].to_pylist(), ("ok", "done"))
 
 
-def keep_counted(table: pa.Table | None) -> pa.Table | None:
+def keep_used_jobs(table: pa.Table | None) -> pa.Table | None:
     """Returns the jobs whose training was used, or None if there are no such jobs."""
-    table = None if table is None else table.filter(pa.array(find_finished(table)))
+    table = None if table is None else table.filter(pa.array(mark_used_jobs(table)))
     return table if table is not None and len(table) else None
 
 
@@ -199,7 +199,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     The jobs of a client are drawn in sequence. If the client's tier trains models side by side, its jobs are drawn side
     by side.
     """
-    table = keep_counted(run.first_world())
+    table = keep_used_jobs(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
@@ -302,7 +302,7 @@ def figure_staleness(run: ReadRun) -> Figure | None:
 
 def _read_flights(run: ReadRun) -> pd.DataFrame | None:
     """Returns the jobs of the first replicate and fold whose uploads were used, or None if training has rounds."""
-    table = keep_counted(run.first_world())
+    table = keep_used_jobs(run.first_world())
     if table is None or "staleness" not in table.column_names:
         return None
     jobs = table.to_pandas().dropna(subset="staleness")
@@ -542,7 +542,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
 
 def figure_losses(run: ReadRun) -> Figure | None:
     """Draws the training loss over rounds: its mean over all jobs, and over the jobs of each tier."""
-    table = keep_counted(run.clients)
+    table = keep_used_jobs(run.clients)
     curve = None if table is None else _average_losses(table)
     if table is None or curve is None or len(curve.round) < 2:
         return None

@@ -299,7 +299,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         >>> run = ReadRun("one", {}, "", {}, {}, columns, None, None, {})
         >>> read_worlds(run, "accuracy", 6e6, UPLINK)
         {(0, 0): BudgetScore(value=0.6, used=0.6666666666666666, after=1.3333333333333333)}
-        >>> tell_reading(run, 6e6, UPLINK)
+        >>> explain_position(run, 6e6, UPLINK)
         'one is read at 67 to 133 % (between two evaluations).'
     """
     at = read_axis(run, over)
@@ -410,7 +410,7 @@ def has_score(run: ReadRun, metric: str) -> bool:
     return metric in run.rounds and not np.isnan(run.rounds[metric]).all()
 
 
-def tell_reading(run: ReadRun, last: float, over: str) -> str:
+def explain_position(run: ReadRun, last: float, over: str) -> str:
     """Says in a sentence at which share of `last` a run's score is taken, or why the run has no score there.
 
     `last` is a round or a cost, and `over` is its unit. The text is empty if the score is taken exactly at the round

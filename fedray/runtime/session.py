@@ -143,7 +143,7 @@ class Inline:
 
 log = logging.getLogger("fedray")
 Evaluate = Callable[[Progress], list[dict[str, Any]]]  # progress -> metrics of each world
-Measure = Callable[..., Evaluate]  # (study, runtime) -> the function that evaluates
+MakeEvaluator = Callable[..., Evaluate]  # (study, runtime) -> the function that evaluates
 Snapshot = dict[str, Any]  # round, rounds, metrics, up_bytes, sim_seconds, wall_seconds, ... for a live display
 Watch = Callable[[Snapshot], None]
 
@@ -163,7 +163,7 @@ def run_session(
     *,
     facts: Mapping[str, Any],
     digests: records.Digests,
-    measure: Measure = make_evaluator,
+    measure: MakeEvaluator = make_evaluator,
     saved: Callable[[], None] = lambda: None,
     tell: Callable[[str], object] = records.tell_user,
 ) -> dict[str, Any]:

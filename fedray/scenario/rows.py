@@ -628,7 +628,7 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
     recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
     found, own = [], {*own, *recorded}
     for key, value in flatten(given).items():
-        if key not in RUNTIME and not says_nothing(key, value) and (why := explain_idle(key, scenario, own)):
+        if key not in RUNTIME and not changes_nothing(key, value) and (why := explain_idle(key, scenario, own)):
             found.append(Idle(key, value, why))
     return found
 
@@ -643,11 +643,11 @@ def explain_idle_key(idle: Idle) -> str:
     return f"{idle.key} = {quote_value(idle.value)} cannot act, because {idle.why}: leave it out"
 
 
-def says_nothing(key: str, value: Any) -> bool:
+def changes_nothing(key: str, value: Any) -> bool:
     """Returns whether a value of a key changes nothing, such as None. Such a value is accepted in every scenario.
 
     Example:
-        >>> says_nothing("clients.tiers.weak.width", 1.0), says_nothing("rounds", 1)
+        >>> changes_nothing("clients.tiers.weak.width", 1.0), changes_nothing("rounds", 1)
         (True, False)
     """
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):

@@ -146,15 +146,17 @@ def count_untrained_answers(study: Study, progress: Progress) -> int:
     if not progress.round or not (own or (scheduled and not study.parts)):
         return 0
     if study.parts:
-        each = [_find_drawn(one.study, read_part(progress.state, one)) for one in study.parts if one.answers]
+        each = [
+            _find_equal_initial_model(one.study, read_part(progress.state, one)) for one in study.parts if one.answers
+        ]
         return int(sum((e.reshape(study.worlds, -1).sum(axis=1) for e in each), np.zeros(study.worlds, np.int64)).max())
     answer = study.answer(progress.state)
-    drawn = _find_drawn(study, answer.state).reshape(study.worlds, -1)
+    drawn = _find_equal_initial_model(study, answer.state).reshape(study.worlds, -1)
     weigh = np.ones((study.worlds, answer.models)) if answer.weights is None else answer.weights
     return int((drawn & (weigh > 0)).sum(axis=1).max())
 
 
-def _find_drawn(study: Study, state: State) -> BoolArray:
+def _find_equal_initial_model(study: Study, state: State) -> BoolArray:
     """Returns for the K models of each replicate and fold whether they equal an initial model, `[worlds * K]`."""
     first = draw_first_state(study, study.method.phase).models
     drawn = {row.numpy().tobytes() for row in first}
@@ -613,7 +615,7 @@ def read_identity(out: Path) -> dict[str, Any]:
     return found
 
 
-def recall_lanes(lanes: Lanes, out: Path) -> Lanes:
+def choose_resumed_lanes(lanes: Lanes, out: Path) -> Lanes:
     """Returns the value of the scenario's key `lanes` with which a run continues: `auto`, `compiled` or `torch`.
 
     If `lanes` is `auto` and the run began with torch, the result is `torch`. Otherwise the result is `lanes`.

@@ -167,7 +167,7 @@ class LaneCode(NamedTuple):
         return out
 
 
-def lose(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
+def compute_loss(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: LaneBatch) -> Tensor:
     """Returns the mean loss of a batch. If `Local.loss` is set, it replaces the network's loss.
 
     `answer` is the forward pass of the model. It takes inputs `[n, ...]` and returns outputs `[n, C]`.
@@ -253,7 +253,7 @@ def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tenso
     terms = [anchor] if local.pull else [], [] if offset is None else [offset]
     complete, transform = make_complete(local, *terms), _make_transform(code, gradients, over)
     couple = code.block.couple
-    placing = method.find_placing(_rules(local))
+    placing = method.find_placing(_list_transforms(local))
 
     def place(now: Tensor, noise: Tensor) -> Tensor:
         assert placing is not None and placing.at is not None
@@ -390,13 +390,13 @@ def draw_noise(local: method.Local, keys: rng.Keys, step: int, like: Tensor) -> 
         >>> one.shape, bool((one == other).any())
         (torch.Size([2, 3]), False)
     """
-    number = max((_count_noise(rule, like.shape[-1]) for rule in _rules(local) if rule.noise), default=0)
+    number = max((_count_noise(rule, like.shape[-1]) for rule in _list_transforms(local) if rule.noise), default=0)
     if number == 0:
         return like.new_zeros(len(keys), 0)
     return torch.from_numpy(rng.normal(rng.fresh(rng.fresh(keys, _NOISE), step), number)).to(like)
 
 
-def _rules(local: method.Local) -> list[method.Transform]:
+def _list_transforms(local: method.Local) -> list[method.Transform]:
     """Returns the transformations of local training.
 
     The transformation of the gradient comes before the one that replaces the optimizer.
@@ -504,7 +504,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
         with torch.enable_grad():
             leaf = p.detach().clone().requires_grad_()
             tensors = {**name_parameters(net.layout, leaf), **held}
-            loss = lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
+            loss = compute_loss(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
             (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
         return g, loss.detach()
 
@@ -578,7 +578,7 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
         tensors = name_parameters(net.layout, p)
-        return lose(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
+        return compute_loss(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
 
     def samples(p: Tensor, batch: LaneBatch) -> Tensor:
         def one(p: Tensor, x: Tensor, y: Tensor, real: Tensor) -> Tensor:

@@ -140,7 +140,7 @@ class Kernel(NamedTuple):
     describe: Callable[[LaneTask, Net, tuple[int, ...]], float]
 
 
-class _Piece(NamedTuple):
+class _StepRange(NamedTuple):
     """Some consecutive steps of a block, with their data.
 
     Attributes:
@@ -298,7 +298,7 @@ def _describe_training(
     task.final, task.loss, task.gives_change = kept.hold(final), kept.hold(loss), block.wants_change
 
 
-def _describe_data(task: LaneTask, kept: _References, net: Net, block: Block, piece: _Piece) -> None:
+def _describe_data(task: LaneTask, kept: _References, net: Net, block: Block, piece: _StepRange) -> None:
     """Writes the data of some steps into a kernel's task. Checks every size on which the kernel relies."""
     x, y, index, first, world, *statistics = piece.source
     lanes, weight = len(block.start), block.weight[piece.first : piece.end]
@@ -325,7 +325,7 @@ def _describe_data(task: LaneTask, kept: _References, net: Net, block: Block, pi
     task.weight, (task.weight_step, task.weight_lane, task.weight_sample) = weight.data_ptr(), weight.stride()
 
 
-def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_Piece] | None:
+def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | None) -> list[_StepRange] | None:
     """Cuts the steps of a block into ranges, one for each call of the kernel. A call takes a fraction of a second.
 
     Calls are short because a signal (Ctrl-C, `client_timeout`) waits for the end of a call. `operations` is the number
@@ -343,10 +343,10 @@ def _read_by_kernel(kernel: Kernel, net: Net, block: Block, operations: float | 
     total, lanes, batch = block.weight.shape
     size = total if operations is None else int(MOST_OPERATIONS / max(1.0, operations * lanes * batch))
     ends = [(a, min(a + max(1, size), total)) for a in range(0, max(1, total), max(1, size))]
-    return [_Piece(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
+    return [_StepRange(a, b, source._replace(index=source.index[a:b])) for a, b in ends]
 
 
-def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
+def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_StepRange]:
     """Yields the steps of a block, some at a time, with inputs that the modules in `kernel.prefix` have computed."""
     for a, b in block.pieces(0, len(block.weight)):
         x, y = block.read(a, b)
@@ -355,7 +355,7 @@ def _read_pieces(kernel: Kernel, block: Block) -> Iterator[_Piece]:
             x = part(x)
         index = torch.arange(len(x)).view(steps)
         y = y.flatten(0, 2).contiguous() if y.is_floating_point() else y.flatten().contiguous()
-        yield _Piece(a, b, BatchSource(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))
+        yield _StepRange(a, b, BatchSource(x.contiguous(), y, index, None, np.zeros(len(block.start), np.int64)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

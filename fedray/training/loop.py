@@ -193,7 +193,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
     """
     layout = net.layout
     own = _make_lane(net, block, lane, last)
-    kept = _keep(net, block, own, last) if recorded else None
+    kept = _reuse_record(net, block, own, last) if recorded else None
     own = own if kept is None else kept.lane
 
     def descend(module: nn.Module) -> None:
@@ -238,7 +238,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
     return _Lane(tensors, [c.clone() for c in block.counters[lane]], anchor, offset, velocities, total, step)
 
 
-def _keep(net: Net, block: Block, fresh: _Lane, last: bool) -> _References:
+def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _References:
     """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
     If a step was already recorded with the same network and settings, this step is used again, and its tensors get the

@@ -256,7 +256,7 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
     return found.value
 
 
-def judge_worlds(
+def average_objectives(
     objectives: Sequence[SweepObjective], histories: Sequence[Sequence[Row]]
 ) -> tuple[list[float], tuple[float | None, ...]]:
     """Computes the mean of each objective over worlds, and the standard error of this mean, sd / sqrt(worlds).
@@ -270,7 +270,7 @@ def judge_worlds(
 
     Example:
         >>> worlds = [[{"round": 1, "hold_out_accuracy": value}] for value in (0.5, 0.75)]
-        >>> judge_worlds([read_objective("", "accuracy")], worlds)
+        >>> average_objectives([read_objective("", "accuracy")], worlds)
         ([0.625], (0.125,))
     """
     values: list[float] = []

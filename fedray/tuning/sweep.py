@@ -23,7 +23,7 @@ from fedray.core.scores import cut_split
 from fedray.scenario import nested
 from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
-from fedray.scenario.rows import find_idle_keys, is_dump, says_nothing
+from fedray.scenario.rows import changes_nothing, find_idle_keys, is_dump
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
 from fedray.tuning import space
@@ -57,8 +57,8 @@ class PrunerKeys:
     Attributes:
         name: "none", "median", "hyperband" or "asha".
         startup: The number of finished trials before the median pruner stops a trial.
-        warmup: The number of decisions that the pruner skips in every trial. `Sweep.count_rounds_of_age` returns how
-            many rounds lie between two decisions.
+        warmup: The number of decisions that the pruner skips in every trial. `Sweep.count_rounds_between_decisions`
+            returns how many rounds lie between two decisions.
         reduction: With hyperband and asha, about one in `reduction` of the compared trials continues.
     """
 
@@ -116,7 +116,7 @@ class Sweep:
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
 
-    def count_rounds_of_age(self) -> int:
+    def count_rounds_between_decisions(self) -> int:
         """Returns the number of rounds between two decisions of the pruner, which is the same in all trials.
 
         The result is the largest K (`method.models`) of all trials, because a method with K models may need K rounds
@@ -311,7 +311,7 @@ def _refuse_idle(sweep: Sweep) -> None:
             found = {one.key: one.why for one in find_idle_keys(given, sweep.scenario(chosen))}
         except BadInput:  # a combination that no scenario allows
             continue
-        acting |= {key for key, value in flatten(given).items() if key not in found and not says_nothing(key, value)}
+        acting |= {key for key, value in flatten(given).items() if key not in found and not changes_nothing(key, value)}
         idle = {key: why for key, why in {**found, **idle}.items() if key not in acting}
     for parameter in sweep.space:
         for key in parameter.keys:

@@ -46,7 +46,7 @@ from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_sta
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
-from fedray.tuning.space import Row, SweepObjective, enumerate_grid, find_inference_keys, judge_worlds
+from fedray.tuning.space import Row, SweepObjective, average_objectives, enumerate_grid, find_inference_keys
 from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Outcome(NamedTuple):
         rounds: The number of rounds that this task trained.
         total_seconds: `seconds`, plus the wall time of the pruned training that this task continued.
         error: One line about the failure. It is empty if nothing failed.
-        errors: The standard error of each value over replicates and folds, as in `judge_worlds`.
+        errors: The standard error of each value over replicates and folds, as in `average_objectives`.
     """
 
     state: OutcomeState
@@ -224,7 +224,7 @@ def train_job(job: TrialTask) -> Outcome:
         last = histories[0][-1]
         first = read_histories(job.before)[0][-1] if job.before else {"wall_seconds": 0.0, "round": 0}
         seconds, rounds = last["wall_seconds"] - first["wall_seconds"], int(last["round"] - first["round"])
-        values, errors = judge_worlds(job.objectives, histories)
+        values, errors = average_objectives(job.objectives, histories)
         return Outcome(state, values, seconds, rounds, last["wall_seconds"], errors=errors)
     except Exception as error:  # a failing corner of the space must not end the sweep
         refuse_fault(error, job.folder)
@@ -334,7 +334,7 @@ def look_up_values(job: TrialTask, folder: Path) -> Outcome:
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own)
         histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
-    values, errors = judge_worlds(job.objectives, histories)
+    values, errors = average_objectives(job.objectives, histories)
     return Outcome("complete", values, errors=errors)
 
 

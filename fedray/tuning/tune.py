@@ -322,7 +322,7 @@ def run_sweep(
         begun = any((folder / directory.TRIALS).glob("*"))
         stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
-        age = sweep.count_rounds_of_age()
+        age = sweep.count_rounds_between_decisions()
         ages = base.rounds // age
         location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, age, ages)
         with optuna_study.explain_storage(location.storage):

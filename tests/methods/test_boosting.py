@@ -73,7 +73,7 @@ def work_of(study: Study) -> boosting.FitTrees:
 def job_of(study: Study, state: State, t: int, client: int) -> boosting.OneJob:
     """A job in a process that knows nothing yet."""
     worker = make_worker(study)
-    return boosting.OneJob(worker, boosting.Known(), t, state, client, 0, boosting.read_rows(worker, 0, client))
+    return boosting.OneJob(worker, boosting.ClientCache(), t, state, client, 0, boosting.read_rows(worker, 0, client))
 
 
 def fit(study: Study, state: State, t: int, client: int) -> torch.Tensor:

@@ -340,9 +340,9 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     orders = list(itertools.permutations((0.1, 0.2, 0.3)))
     worlds = [[[{"round": 0, "hold_out_accuracy": value}] for value in order] for order in orders]
     assert len({float(np.mean(order)) for order in orders}) == 2
-    assert {tuple(space.judge_worlds([accuracy], each)[0]) for each in worlds} == {(0.2,)}
+    assert {tuple(space.average_objectives([accuracy], each)[0]) for each in worlds} == {(0.2,)}
     never = space.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
-    assert space.judge_worlds([never], worlds[0]) == ([float("inf")], (None,))
+    assert space.average_objectives([never], worlds[0]) == ([float("inf")], (None,))
 
 
 @pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 0)])

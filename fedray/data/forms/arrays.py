@@ -568,7 +568,7 @@ _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or
 MOST_VALUES = 64  # a text column with more different values is an input only if the user names the column
 
 
-TOLD = {  # the remark about each kind of column that `_find_column_kind` returns
+COLUMN_REMARKS = {  # the remark about each kind of column that `_find_column_kind` returns
     "index": "no input, because it numbers the rows (name it in data.{key})",
     "id": "another whole number in every row (if it is an id, name it in data.exclude)",
     "truth": "truth values, read as 0 and 1",
@@ -596,7 +596,7 @@ def find_inputs(frame: Any, others: Collection[str | None], key: str) -> tuple[l
     """
     kinds = {column: _find_column_kind(frame, column, key) for column in frame if column not in others}
     said = []
-    for kind, text in TOLD.items():
+    for kind, text in COLUMN_REMARKS.items():
         if columns := [column or "without a name" for column, one in kinds.items() if one == kind]:
             said.append(f"data: {text.format(key=key)}: {', '.join(columns)[:200]}")
     inputs = [column for column, kind in kinds.items() if kind in ("number", "id", "number text", "truth", "category")]
@@ -666,7 +666,7 @@ def refuse_stray(frame: Any, column: str, key: str, remedy: str) -> None:
 def _find_column_kind(frame: Any, column: str, key: str) -> str:
     """Returns a word for the values of an input column: `number`, `category`, `id` or another word.
 
-    All words except `number` are keys of the dict `TOLD`, which has the remark for the user about such a column.
+    All words except `number` are keys of `COLUMN_REMARKS`, a dict of remarks for the user about such columns.
     """
     values = frame[column]
     if _INDEX.fullmatch(str(column)):

@@ -41,7 +41,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, list_changes, recall_lanes, tell_user
+from fedray.storage.summary import build_loggers, choose_resumed_lanes, list_changes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Coordinator:
         log.addFilter(keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
-        scenario = replace(self.scenario, lanes=recall_lanes(self.scenario.lanes, self.out))
+        scenario = replace(self.scenario, lanes=choose_resumed_lanes(self.scenario.lanes, self.out))
         study = build_study(scenario, self.own)
         self._compare_values()
         log.info("starting the actors")
