@@ -303,7 +303,7 @@ class Option(NamedTuple):
         check: The check of the value. If `sections` is true, the check takes a `ReadSections` as its second argument.
         text: Meaning of the option. Only options of methods have a text.
         needs: The condition under which the option has an effect. None means always.
-        sections: Whether the value consists of sections.
+        sections: Whether the value consists of parts that have keys of their own, such as one for each network.
     """
 
     default: Any

@@ -69,7 +69,7 @@ def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name
 def cut_blocks(
     net: Any, widths: Sequence[float], example: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
-    """Returns each tier's network: the first blocks, with all of their heads or only the last head."""
+    """Returns each tier's network: the first blocks of its layers, with all heads of these blocks or only the last."""
     blocks, whole_flops = len(net.module.blocks), kit.count_forward_flops(net, example)
 
     def cut(width: float) -> kit.TierNet:
