@@ -641,9 +641,11 @@ def score_answer(
         of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
         scores = score_regression(of)
         if study.parts:
-            scores |= score_bases(
-                study, predict_means(study, world, outputs[1:])[..., 0], "rmse", partial(regression.rmse, y=of.y)
-            )
+            bases, rmse = predict_means(study, world, outputs[1:])[..., 0], partial(regression.rmse, y=of.y)
+            errors = [rmse(one) for one in bases]
+            scores = {name: value for name, value in scores.items() if not name.startswith("member_")}
+            scores |= classification.score_range("rmse", errors) | {"member_rmse": errors}
+            scores |= score_bases(study, bases, "rmse", rmse)
         return scores
     each = classification.member_scores(members, y.numpy())
     return {**found, **{f"member_{name}": values for name, values in each.items()}}

@@ -162,7 +162,8 @@ class Prediction:
         variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
             sum of two terms. The first is the population variance over the models' predictions (knowledge uncertainty,
             Fed-ensemble section V-B). The second is the mean of the variances that the models predict themselves
-            (Gaussian heads, closed forms).
+            (Gaussian heads, closed forms). The prediction of a stack counts as that of one model, so its first term is
+            0.
         probabilities: Equal to `mean` for classification, and None for regression.
         members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are the members of the ensemble,
             the base models of a stack, or a client's own models.

@@ -82,7 +82,8 @@ class FeatureShards:
 
     def _fetch(self, world: IntArray, client: IntArray) -> Fetched:
         raw = self.whole.fetch(world, client)
-        x = [self.compute(w, c) for w, c in zip(world.tolist(), client.tolist(), strict=True)]
+        jobs = zip(world.tolist(), client.tolist(), raw.size.tolist(), strict=True)
+        x = [torch.zeros(0, self.width), *(self.compute(w, c) for w, c, size in jobs if size)]
         place = np.arange(raw.rows.shape[1])
         inside = place < raw.size[:, None]
         job = torch.from_numpy(np.repeat(np.arange(len(client)), raw.size))

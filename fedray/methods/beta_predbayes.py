@@ -47,13 +47,15 @@ Formulas of beta_predbayes:
     \mid x) + (1 - \beta) \log Q(y' \mid x)}
     $$
 
-    If $\beta > 1$, $1 - \beta$ is replaced by 0. `beta: fit` finds the $\beta$ with the smallest $-\sum \log p_\beta(y
-    \mid x)$ on the server's samples. The fit uses Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and makes
-    `beta_epochs` passes over these samples in batches of `beta_batch`.
+    If $\beta > 1$, $1 - \beta$ is replaced by 0. If $\beta < 0$, the factor $\beta$ of $\log P$ is replaced by 0.
+    `beta: fit` finds the $\beta$ with the smallest $-\sum \log p_\beta(y \mid x)$ on the server's samples. The fit uses
+    Adam ($\beta_1 = 0.9$, $\beta_2 = 0.999$), starts at 0.5, and makes `beta_epochs` passes over these samples in
+    batches of `beta_batch`.
 
     Between 0 and 1 the log loss is a convex function of $\beta$. The fit may give a $\beta$ above 1. Then the
-    prediction is $P^\beta$, normalized to sum 1. A step of Adam moves $\beta$ by about `beta_lr`. If the server has few
-    samples, choose a larger `beta_lr` or more `beta_epochs`. If `beta` is a number, nothing is fitted.
+    prediction is $P^\beta$, normalized to sum 1. With a $\beta$ below 0 it is $Q^{1 - \beta}$, normalized. A step of
+    Adam moves $\beta$ by about `beta_lr`. If the server has few samples, choose a larger `beta_lr` or more
+    `beta_epochs`. If `beta` is a number, nothing is fitted.
 
 Deviations:
     1. By default the noise has the `temperature` 1, so that a client samples its posterior. In the authors' code n_k is

@@ -38,8 +38,9 @@ Formulas of distboost_f:
     $e$ is the error of this vote.
 
 Formulas of preweak_f:
-    PreWeak.F is AdaBoost.F with a different first round, in which every client runs AdaBoost on its own samples for $T$
-    rounds and sends all its learners. Later rounds choose one of these learners and fit no new learners. In a client's
+    PreWeak.F is AdaBoost.F with a different first round, in which every participant runs AdaBoost on its own samples
+    for $T$ rounds and sends all its learners. Later rounds choose one of these learners and fit no new learners, also
+    if other clients take part. In a client's
     own AdaBoost $C$ is the number of classes of the client's samples.
 
 Formulas of federated_bagging:

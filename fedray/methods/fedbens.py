@@ -45,7 +45,8 @@ Deviations:
     4. A client's prior (`precision` 10) differs from the prior of the product (`prior` 1), as in the authors' code. If
        the Fisher information about a parameter is 0 at every client, `prior` 0 makes this parameter the mean of the
        uploads. With any other `prior`, this mean is multiplied by `N precision / (N precision - (N - 1) prior)`.
-    5. The product has no factor for clients that do not take part or have no samples.
+    5. The product has no factor for clients that do not take part or have no samples. With `server.weighting: uniform`
+       all $P_{km}$ are computed with the mean of the $n_k$.
     6. As in `fedfisher` (deviations 3 and 6), the Fisher diagonal is not compressed, and it is computed from the
        network's own loss. The virtual clock counts the time of this computation.
 

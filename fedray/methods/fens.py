@@ -18,7 +18,8 @@ Formulas of fens:
     \sum_{(x, y) \in \text{proxy}_i} \ell\bigl(g_\theta(z(x)), y\bigr).
     $$
 
-    $f$ are logits, and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
+    $p_i$ is proportional to the number of the client's samples that take part: here the proxy samples. $f$ are logits,
+    and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
     In each round a client with proxy samples makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate
     `meta_lr` and with batches of `meta_batch` samples. The server averages the changes $u_i - \theta$, and steps by
     FedAdam without correction of bias. At first $m = 0$ and $v = \tau^2$:

@@ -173,6 +173,7 @@ def stacking(setting: kit.Setting) -> kit.Method:
     if stack.meta is not None:  # Alg. 2: FedAvg of the meta model on the out-of-fold features
         kind: Any = stack.meta_optimizer
         local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, augment=())
-        top = replace(setting, models=1, layout=stack.meta.layout, local=local)
+        compress = None if stack.pooled else setting.compress  # the server sends nothing to itself
+        top = replace(setting, models=1, layout=stack.meta.layout, local=local, compress=compress)
         phases.append(kit.federated(top))
     return kit.Method("stacking", phases[0], parts=tuple(phases))

@@ -26,7 +26,7 @@ from fedray.components.schedule import write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server, ServerWork
-from fedray.core.types import FloatArray, IntArray, Plan, State, Stats
+from fedray.core.types import Clients, FloatArray, IntArray, Plan, State, Stats
 from fedray.data.shards import ServerShards, Shards
 from fedray.features.stacking import FeatureShards, LeaveOutShards, ProxyShards, Stack, stacked_net
 from fedray.metrics import classification
@@ -373,6 +373,9 @@ def _part_study(study: Study, stack: Stack, i: int, is_meta: bool) -> Study:
     all_seeds, apart = tuple(study.seeds.tolist()), stack.combine is not None
     if is_meta and stack.meta is not None:
         width = stack.count_features()
+        if apart or stack.pooled:  # the method or the server decides how long the meta model trains
+            tiers = tuple(replace(tier, epochs=None, steps=None) for tier in study.clients.tiers)
+            own = replace(own, clients=Clients(tiers))
         read: Shards = ServerShards(study.shards) if stack.at_server else study.shards
         if stack.proxy:
             read = ProxyShards(study.shards, all_seeds, stack.proxy, shows=True)
