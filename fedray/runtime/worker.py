@@ -6,7 +6,6 @@ runtime. A *stack* is an ensemble of networks or classifiers (`fedray.runtime.st
 """
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError, Overflow
-from fedray.core.method import JobRows, Local, Phase
+from fedray.core.method import JobRows, Phase
 from fedray.core.sums import add_stats, check_finite, map_arrays
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.features.slices import for_slice
@@ -29,7 +28,7 @@ from fedray.runtime import exchange
 from fedray.simulation.study import Study, choose_study_engine
 from fedray.training import block as lanes
 from fedray.training.choice import COMPILED, SHAREABLE, Engine
-from fedray.training.update import BlockBatches, Jobs, Private, Update, Weigh, find_reading
+from fedray.training.update import BlockBatches, Jobs, Private, Update, find_reading
 
 if TYPE_CHECKING:
     from fedray.runtime.stacking import StackWorkers
@@ -79,79 +78,6 @@ def count_free_bytes(device: torch.device) -> int:
     find_share = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # old releases of torch lack it
     share = 1.0 if find_share is None else find_share(device.index)  # an index of None means the current device
     return min(free, int(share * total) - torch.cuda.memory_reserved(device))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The batches of a block: for each lane and step, the samples of the client that the step uses.
-
-
-def deal_data(
-    study: Study,
-    plan: Plan,
-    size: IntArray,
-    steps: IntArray,
-    *,
-    key: rng.Keys,
-    local: Local,
-    move: Callable[[Tensor], Tensor],
-    rows_on_device: RowsOnDevice | None = None,
-    weigh: Weigh | None = None,
-) -> BlockBatches:
-    """Divides the samples of each lane's client into batches. A lane is one of the jobs that are trained together.
-
-    Args:
-        study: The objects of the run.
-        plan: Client, model and world of each lane, `[W]`.
-        size: Number of training samples of each lane, `[W]`.
-        steps: Number of optimizer steps of each lane, `[W]`, in descending order.
-        key: Key of each lane's random numbers, `[W]`.
-        local: The settings of local training.
-        move: A function that moves a tensor to the device and converts it to the networks' data type.
-        rows_on_device: Copies of the samples on a device. None means that batches are gathered in main memory.
-        weigh: A function that takes the lanes' plan and the index of each sample in the client's data, `[S, W, B]`. It
-            returns a multiplier for each sample's weight, `[S, W, B]`. None means that all samples of a batch have the
-            same weight.
-
-    Example:
-        >>> from fedray.assembly.study import build_study
-        >>> from fedray.core import rng
-        >>> from fedray.scenario.loader import read_scenario
-        >>> study = build_study(read_scenario({"data": {"name": "cubic"}, "clients": {"number": 2}}))
-        >>> one = Plan(*np.array([[1], [0], [0]]))
-        >>> size, key = study.shards.sizes(one.world, one.client), rng.keys(0, "example", one.client)
-        >>> dealt = deal_data(study, one, size, np.array([3]), key=key, local=Local(batch_size=4), move=lambda x: x)
-        >>> inputs, targets = dealt.read(0, 3)
-        >>> dealt.weight.shape, inputs.shape
-        (torch.Size([3, 1, 4]), torch.Size([3, 1, 4, 1]))
-    """
-    shards = study.shards
-    fetched = shards.fetch(plan.world, plan.client)
-    width = int(lanes.choose_batch_width(size[:1], local)[0])
-    index, weight = lanes.deal_batches(fetched.rows.numpy(), size, steps, width, key, local=local)
-    dealt = weight
-    if weigh is not None:
-        place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
-        weight = weight * weigh(plan, lanes.deal_batches(place, size, steps, width, key, local=local).index)
-    world = torch.from_numpy(plan.world)
-    x_rows, y_rows = fetched.x, fetched.y
-    # augmentations that are users' functions (other forms than `rows`) get tensors in main memory
-    if rows_on_device is not None and all(rule.form == "rows" for rule in local.augment):
-        x_rows, y_rows = rows_on_device.place(fetched.x, fetched.y)
-    placed = fetched._replace(x=x_rows, y=y_rows)
-
-    def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
-        at = index[lo:hi]
-        x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
-        y = placed.labels(at, torch.arange(at.shape[1])[:, None])
-        if local.augment:
-            real = (dealt[lo:hi] > 0).sum(-1).numpy()
-            x, y = lanes.change_batches(local.augment, x, y, lanes.Steps(key, lo, real, shards.data.classes))
-        x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
-        y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
-        return move(x), move(y)
-
-    source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *shards.standardization(plan.world))
-    return BlockBatches(read, move(weight), None if local.augment else source)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,10 +212,37 @@ class Worker:
         return self._pack_uploads(update, columns), trained.loss[: len(real.size)]
 
     def deal(self, update: Update) -> BlockBatches:
-        """Returns the batches of the jobs in `update`."""
-        jobs = update.jobs
-        deal = partial(deal_data, self.study, jobs.plan, jobs.size, jobs.steps, key=jobs.key, weigh=update.weigh)
-        return deal(local=update.local, move=self.to_device, rows_on_device=self.rows_on_device)
+        """Divides the samples of each job's client into batches, and returns the batches of the jobs in `update`."""
+        jobs, local, shards = update.jobs, update.local, self.shards
+        fetched = shards.fetch(jobs.plan.world, jobs.plan.client)
+        width = int(lanes.choose_batch_width(jobs.size[:1], local)[0])
+        deal = partial(lanes.deal_batches, size=jobs.size, steps=jobs.steps, width=width, key=jobs.key, local=local)
+        index, weight = deal(fetched.rows.numpy())
+        dealt = weight
+        if update.weigh is not None:
+            place = np.broadcast_to(np.arange(fetched.rows.shape[1]), fetched.rows.shape)
+            weight = weight * update.weigh(jobs.plan, deal(place).index)
+        world = torch.from_numpy(jobs.plan.world)
+        x_rows, y_rows = fetched.x, fetched.y
+        # augmentations that are users' functions (other forms than `rows`) get tensors in main memory
+        if all(rule.form == "rows" for rule in local.augment):
+            x_rows, y_rows = self.rows_on_device.place(fetched.x, fetched.y)
+        placed = fetched._replace(x=x_rows, y=y_rows)
+
+        def read(lo: int, hi: int) -> tuple[Tensor, Tensor]:
+            at = index[lo:hi]
+            x = x_rows.index_select(0, at.flatten().to(x_rows.device)).view(*at.shape, *x_rows.shape[1:])
+            y = placed.labels(at, torch.arange(at.shape[1])[:, None])
+            if local.augment:
+                real = (dealt[lo:hi] > 0).sum(-1).numpy()
+                x, y = lanes.change_batches(local.augment, x, y, lanes.Steps(jobs.key, lo, real, shards.data.classes))
+            x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
+            y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
+            return self.to_device(x), self.to_device(y)
+
+        normalization = shards.standardization(jobs.plan.world)
+        source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *normalization)
+        return BlockBatches(read, self.to_device(weight), None if local.augment else source)
 
     def make_block(self, update: Update, dealt: BlockBatches) -> lanes.Block:
         """Makes the block of the jobs in `update`, without the terms that additions (`Piece`) add to the gradient."""

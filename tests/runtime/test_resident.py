@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,17 @@ from fedray.core.types import Plan
 from fedray.data.shifts import AUGMENTATIONS
 from fedray.runtime import worker as module
 from fedray.runtime.stacking import make_worker
-from fedray.runtime.worker import RowsOnDevice, deal_data
 from fedray.scenario.loader import read_scenario
+from fedray.training.update import Jobs
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> RowsOnDevice:
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> module.RowsOnDevice:
     monkeypatch.setattr(module, "count_free_bytes", lambda _device: 4_000)
-    return RowsOnDevice(torch.device("meta"))
+    return module.RowsOnDevice(torch.device("meta"))
 
 
-def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: RowsOnDevice) -> None:
+def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: module.RowsOnDevice) -> None:
     x, y = torch.zeros(10, 4), torch.zeros(10, dtype=torch.int64)
     first, again = elsewhere.place(x, y), elsewhere.place(x, y)
     assert first[0].device.type == first[1].device.type == "meta" and first[0].shape == x.shape
@@ -42,7 +43,7 @@ def test_rows_are_copied_once_and_the_copy_goes_with_them(elsewhere: RowsOnDevic
     assert copy() is None and kept() is not None
 
 
-def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: RowsOnDevice) -> None:
+def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: module.RowsOnDevice) -> None:
     x, y = torch.zeros(250), torch.zeros(1)  # 1,004 bytes of 4,000
     assert elsewhere.place(x, y)[0] is x and elsewhere.place(x, y)[1] is y
     assert elsewhere.place(x[:249], y)[0].device.type == "meta"
@@ -50,12 +51,11 @@ def test_what_fills_more_than_a_quarter_of_the_memory_stays(elsewhere: RowsOnDev
 
 def test_a_users_augmentation_reads_main_memory_and_fedrays_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "count_free_bytes", lambda _device: 1 << 30)
-    study, one = build_study(read_scenario(make_case("fedavg"), explicit=False)), np.ones(1, np.int64)
-    more: dict[str, Any] = {"key": rng.keys(0, "test", one), "rows_on_device": RowsOnDevice(torch.device("meta"))}
-    own = Augmentation(lambda x, _y: x, "batch", "own")
-    for rules, device in (((AUGMENTATIONS["flip"],), "meta"), ((AUGMENTATIONS["flip"], own), "cpu")):
-        plan, local = Plan(one, 0 * one, 0 * one), Local(augment=rules)
-        dealt = deal_data(study, plan, 4 * one, one, local=local, move=lambda x: x, **more)
+    worker: Any = make_worker(build_study(read_scenario(make_case("fedavg"), explicit=False)))
+    worker.rows_on_device, worker.to_device = module.RowsOnDevice(torch.device("meta")), lambda x: x
+    jobs = Jobs(Plan(one := np.ones(1, np.int64), 0 * one, 0 * one), 4 * one, one, rng.keys(0, "test", one), 0 * one)
+    for own, device in (((), "meta"), ((Augmentation(lambda x, _y: x, "batch", "own"),), "cpu")):
+        dealt = worker.deal(SimpleNamespace(jobs=jobs, local=Local(augment=(AUGMENTATIONS["flip"], *own)), weigh=None))
         assert dealt.read(0, 1)[0].device.type == device
 
 
