@@ -120,7 +120,7 @@ def make_unreadable_error(path: Path, error: OSError, remedy: str) -> FedrayErro
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Readers of Parquet files and NumPy archives. They run no code from a file.
+# The reader of Parquet files.
 
 RESTORE = "restore it, or run again"
 
@@ -155,31 +155,6 @@ def read_parquet_files(
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
             raise make_damaged_error(path, error, remedy) from None
     return tables
-
-
-def read_array_archive(path: Path, wanted: Collection[str], remedy: str = RESTORE) -> dict[str, NDArray[Any]]:
-    """Returns a dict of arrays in a `.npz` file. Unpickles nothing.
-
-    `wanted` has the names of the arrays to read. An array that the file lacks is skipped.
-
-    Raises:
-        Damaged: The file is missing, or is no `.npz` file.
-        FedrayError: The file cannot be read.
-
-    Example:
-        >>> import tempfile, numpy as np
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "pictures.npz"
-        ...     np.savez(path, agreement=np.eye(2))
-        ...     read_array_archive(path, ["agreement"])["agreement"].tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-    """
-    content = io.BytesIO(read_or_explain(path, remedy))
-    try:
-        with np.load(content, allow_pickle=False) as packed:
-            return {name: packed[name] for name in wanted if name in packed.files}
-    except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
-        raise make_damaged_error(path, str(error) or type(error).__name__, remedy) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -560,13 +535,6 @@ FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the 
 SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
 RESUME = "restore it, or let `fedray resume` make it again"
 
-PICTURES = (
-    "confusion", "confusion_average", "calibration", "label_counts", "class_names", "disagreement", "client_scores",
-    "client_accuracy", "client_rmse", "client_rmse_equal", "client_losses", "alpha", "predictive", "pit", "coverage",
-    "errors", "loss_plane", "loss_plane_points", "loss_plane_extent", "graph_edges", "clusters", "conformal_clients",
-    "conformal_alpha", "ood_entropies", "ood_auroc", "stack_folds", "stack_bases", "meta_weights",
-)  # fmt: skip
-
 
 def read_summary(out: Path) -> dict[str, Any]:
     """Returns the content of `summary.json` of a finished run.
@@ -615,11 +583,28 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     """Returns a dict of the arrays in `pictures.npz` that are not empty. Without the file, the dict is empty.
 
+    Unpickles nothing, so no code from the file runs.
+
     Raises:
-        Damaged: The file cannot be read.
+        Damaged: The file is no `.npz` file.
+        FedrayError: The file cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "pictures.npz"
+        ...     np.savez(path, agreement=np.eye(2), alpha=np.empty(0))
+        ...     print(read_pictures(path)["agreement"].tolist(), len(read_pictures(path)))
+        [[1.0, 0.0], [0.0, 1.0]] 1
     """
-    found = read_array_archive(path, PICTURES, RESUME) if path.exists() else {}
-    return {name: array for name, array in found.items() if array.size}
+    if not path.exists():
+        return {}
+    content = io.BytesIO(read_or_explain(path, RESUME))
+    try:
+        with np.load(content, allow_pickle=False) as packed:
+            return {name: array for name, array in packed.items() if array.size}
+    except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
+        raise make_damaged_error(path, str(error) or type(error).__name__, RESUME) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
