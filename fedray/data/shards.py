@@ -616,18 +616,13 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shards of the server's samples. Client 0 stands for the server, and no other client has samples.
+# Shards that wrap other shards.
 
 
-class ServerShards:
-    """Shards in which client 0 trains on the server's samples. Everything else is the same as in the wrapped shards.
+class WrappedShards:
+    """Shards (the clients' data) that are the same as the wrapped shards, except for the training samples.
 
-    Example:
-        >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0], server=0.1)
-        >>> ServerShards(whole).sizes(np.zeros(2, dtype=int), np.arange(2)).tolist(), len(whole.server(0)[1])
-        ([143, 0], 143)
+    Derived classes have the methods `sizes` and `fetch`.
     """
 
     def __init__(self, whole: Shards) -> None:
@@ -638,6 +633,18 @@ class ServerShards:
         self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
         self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
         self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
+
+
+class ServerShards(WrappedShards):
+    """Shards in which client 0 stands for the server and trains on its samples. No other client has samples.
+
+    Example:
+        >>> from fedray.data.store import load_data
+        >>> from fedray.data.deal import build_shards
+        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0], server=0.1)
+        >>> ServerShards(whole).sizes(np.zeros(2, dtype=int), np.arange(2)).tolist(), len(whole.server(0)[1])
+        ([143, 0], 143)
+    """
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns the number of the server's samples for client 0, and 0 for every other client, `[J]`."""

@@ -17,7 +17,7 @@ from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.types import BoolArray, IntArray, Layout, Members, Net, Objective
 from fedray.data.partition import count_withheld
-from fedray.data.shards import Fetched, ServerShards, Shards, Standardization
+from fedray.data.shards import Fetched, ServerShards, Shards, WrappedShards
 from fedray.data.types import Split
 from fedray.models.net import layout_of, net_of
 
@@ -31,7 +31,7 @@ from fedray.models.net import layout_of, net_of
 Compute = Callable[[int, int], Tensor]  # (world, client) -> features of the client's training samples, `[n, F]` float32
 
 
-class FeatureShards:
+class FeatureShards(WrappedShards):
     """Shards (the clients' data) whose training inputs are features: the predictions of other models.
 
     Features are computed when they are needed. Test samples and withheld samples come from the wrapped shards.
@@ -48,13 +48,13 @@ class FeatureShards:
             pooled: Whether client 0 stands for a server with the features of all clients. Other clients then have no
                 samples.
         """
-        self.whole, self.width, self.compute, self.pooled = whole, width, compute, pooled
+        super().__init__(whole)
+        self.width, self.compute, self.pooled = width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
-        self.number, self.worlds, self.data_folds = whole.number, whole.worlds, whole.data_folds
-        self.targets, self.test, self.holdout, self.server = whole.targets, whole.test, whole.holdout, whole.server
-        self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
-        self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
+        # features are not standardized
+        self.normalize = lambda x, world: x  # noqa: ARG005
+        self.standardization = lambda world: whole.standardization(world)._replace(shift=None, scale=None)
 
     @property
     def at_server(self) -> bool:
@@ -91,14 +91,6 @@ class FeatureShards:
         start = np.cumsum(raw.size) - raw.size
         rows = np.where(inside, start[:, None] + place, 0)
         return Fetched(torch.cat(x), y, torch.from_numpy(rows), raw.size)
-
-    def normalize(self, x: Tensor, _world: Tensor) -> Tensor:
-        """Returns the features unchanged."""
-        return x
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """Returns the standardization of the targets. Features are not standardized."""
-        return self.whole.standardization(world)._replace(shift=None, scale=None)
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
@@ -173,7 +165,7 @@ class LeaveOutShards:
 # Proxy samples: training samples that every client withholds from the first training and uses in a second training.
 
 
-class ProxyShards:
+class ProxyShards(WrappedShards):
     """Shards (the clients' data) with only the proxy samples, or with all other samples.
 
     Proxy samples are the samples of a client on which a meta model is trained.
@@ -193,13 +185,8 @@ class ProxyShards:
         The proxy samples are the fraction `share` of a client's samples, rounded down. If `shows` is true, the shards
         have only proxy samples. Otherwise they have all other samples.
         """
-        self.whole, self._seeds, self._share, self._shows = whole, seeds, share, shows
-        self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds
-        self.data_folds = whole.data_folds
-        self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
-        self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
-        self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
-        self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
+        super().__init__(whole)
+        self._seeds, self._share, self._shows = seeds, share, shows
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns how many samples each of J jobs has."""
