@@ -32,7 +32,6 @@ from fedray.core.errors import TOTALS, BadInput, format_score, format_total, nam
 from fedray.core.scores import drop_repeats
 from fedray.experiments.live import ProgressPhase, log, watch_run
 from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
-from fedray.files.run_files import has_file
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
 from fedray.runtime.environment import find_address, read_wait_for, refuse_unused_wait
@@ -339,9 +338,9 @@ def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[s
     """Write the HTML report of the run or the sweep in a folder, or a report that compares the runs in several folders.
 
     With several arguments, YAML files are skipped, because a table writes the file `cells/NAME.yaml` beside the folder
-    `cells/NAME`. A folder that only contains runs is refused, and the message lists these runs.
+    `cells/NAME`.
     """
-    from fedray.storage.directory import has_sweep
+    from fedray.storage.directory import has_sweep, require_run_directory
 
     folders = _skip_files(folders)
     if len(folders) == 1 and has_sweep(folders[0]):
@@ -349,14 +348,7 @@ def report_command(folders: tuple[Path, ...], out: Path | None, modules: tuple[s
         click.echo(str(_open_sweep(folders[0], modules).write_report(out)))
         return
     for folder in folders:
-        if not has_file(folder, "scenario.yaml"):  # reported before anything heavy is imported
-            runs = sorted(file.parent for file in folder.rglob("scenario.yaml"))
-            if runs and len(folders) == 1:
-                click.echo("\n".join([f"{folder} holds these runs: name one, or several to compare", *map(str, runs)]))
-                return
-            raise BadInput(
-                f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them"
-            )
+        require_run_directory(folder)  # before anything heavy is imported
     target = out or folders[0] / "report.html"
     confirm_writable(target.parent)
     log.info("drawing the report")

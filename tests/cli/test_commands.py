@@ -99,9 +99,8 @@ def test_a_report_of_all_cells_of_a_table_was_refused(
     given = file(tmp_path)
     done = run_command("report", given, run.path, given, "--out", tmp_path / "page.html")
     assert done.status == 0 and drawn == [[run.path]], done.err
-    assert "no scenario.yaml there" in run_command("report", given).err
-    several = run_command("report", run.path.parent)
-    assert several.status == 0 and several.out.splitlines()[1:] == [str(run.path)]
+    for folder in (given, run.path.parent):
+        assert "is no run directory" in run_command("report", folder).err
 
 
 @pytest.mark.short_report
