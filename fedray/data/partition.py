@@ -234,55 +234,37 @@ def raise_to_least(cut: ClientRows, least: int, generator: Generator) -> ClientR
 # Partitions by known values of the samples: natural clients, the values of a column, domains, and time.
 
 
-def natural(
-    values: Array, clients: int | None, _generator: Generator | None = None, *, min_rows: int | None = None
+def take_owners(
+    values: Array, clients: int | None, _draw: Generator | None = None, *, column: str = "", min_rows: int | None = None
 ) -> ClientRows:
-    """Makes one client for each natural group, such as a writer, a role or a printer. Clients are sorted by group.
+    """Makes one client for each different value, such as a writer, a role or a printer. Clients are sorted by value.
 
-    `values` has the natural group of each sample, `[n]`. `clients` is the expected number of clients. None accepts any
-    number. Groups with fewer than `min_rows` samples are left out, together with their samples.
+    This function is the partitions `natural` and `column`.
+
+    Args:
+        values: Natural group of each sample, or its value in a column of a table, `[n]`.
+        clients: Expected number of clients. None accepts any number.
+        column: Name of the column in messages. Empty for natural groups.
+        min_rows: Values with fewer than `min_rows` samples are left out, together with their samples.
 
     Example:
-        >>> natural(np.array([30, 10, 30]), None).rows.tolist()
+        >>> take_owners(np.array([30, 10, 30]), None).rows.tolist()
         [1, 0, 2]
         >>> time(np.array([5.0, 1.0, 3.0, 2.0]), 2).rows.tolist()
         [1, 3, 2, 0]
     """
-    return _take_owners(values, clients, "the natural partition", min_rows)
-
-
-def _take_owners(values: Array, clients: int | None, what: str, least: int | None) -> ClientRows:
-    """Makes one client for each value that at least `least` samples have. Clients are sorted by value.
-
-    `what` names the partition in messages.
-    """
     _, owner, size = np.unique(values, return_inverse=True, return_counts=True)
     cut = gather_cut(np.arange(len(values)), owner.astype(np.int64), len(size))
-    if least is not None and (size < least).any():
-        if size.max() < least:
+    if min_rows is not None and (size < min_rows).any():
+        if size.max() < min_rows:
             raise BadInput(
-                f"data.partition.min_rows = {least}, but no client has more than {size.max()} rows: lower it"
+                f"data.partition.min_rows = {min_rows}, but no client has more than {size.max()} rows: lower it"
             )
-        cut = select_clients(cut, np.flatnonzero(size >= least))
+        cut = select_clients(cut, np.flatnonzero(size >= min_rows))
     if clients is not None and clients != cut.clients:
+        what = f"the column {column}" if column else "the natural partition"
         raise BadInput(f"clients.number = {clients}, but {what} has {cut.clients} clients: leave it out, or set it so")
     return cut
-
-
-def column(
-    values: Array,
-    clients: int | None,
-    _generator: Generator | None = None,
-    column: str = "",
-    *,
-    min_rows: int | None = None,
-) -> ClientRows:
-    """Makes one client for each different value in a column of a table.
-
-    `clients` is the expected number of clients. None accepts any number. Values with fewer than `min_rows` samples are
-    left out, together with their samples. Messages mention `column`, the name of the column.
-    """
-    return _take_owners(values, clients, f"the column {column}", min_rows)
 
 
 def domain(
@@ -663,8 +645,8 @@ PARTITIONS: dict[str, Callable[..., ClientRows]] = {
     "power_law": power_law,
     "exponential": exponential,
     "sizes": sizes,
-    "natural": natural,
-    "column": column,
+    "natural": take_owners,
+    "column": take_owners,
     "domain": domain,
     "time": time,
 }

@@ -113,7 +113,7 @@ def test_dirichlet_tends_to_iid_and_to_one_client_a_class() -> None:
 def test_withholding_takes_the_fraction_of_every_client_and_loses_nothing(
     labels: IntArray, fraction: float, seed: int
 ) -> None:
-    cut = partition.natural(labels, None)
+    cut = partition.take_owners(labels, None)
     kept, rest = withhold(cut, fraction, rng.stream(seed, "hold_out"))
     assert np.array_equal(np.sort(np.concatenate([kept.rows, rest.rows])), np.arange(len(labels)))
     size = np.diff(cut.offsets)
@@ -133,12 +133,12 @@ def share_of_draws(kind: Callable[..., tuple[ClientRows, Any]], cut: ClientRows)
 
 def test_every_row_of_a_client_has_equal_odds_to_be_withheld() -> None:
     """The last rows of each client, say, would be a validation set of their own kind."""
-    often = share_of_draws(withhold, partition.natural(np.repeat([0, 1], [4, 10]), None))
+    often = share_of_draws(withhold, partition.take_owners(np.repeat([0, 1], [4, 10]), None))
     assert np.abs(often - 300).max() < 5 * np.sqrt(150)
 
 
 def test_every_row_but_the_one_that_a_client_keeps_has_equal_odds_to_be_the_servers() -> None:
-    cut = partition.natural(np.repeat([0, 1, 2], [1, 5, 10]), None)
+    cut = partition.take_owners(np.repeat([0, 1, 2], [1, 5, 10]), None)
     often = share_of_draws(share_with_server, cut)
     kept = cut.offsets[:-1]
     assert often[kept].tolist() == [0, 0, 0]
@@ -159,7 +159,7 @@ def test_shards_are_dealt_at_random() -> None:
 
 
 def test_a_tenth_of_a_hundred_is_ten() -> None:
-    cut = partition.natural(np.arange(100) // 20, None)
+    cut = partition.take_owners(np.arange(100) // 20, None)
     assert [len(share_with_server(cut, f, rng.stream(0, "x"))[1]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
     assert [int(count_withheld(np.array([100]), f)[0]) for f in (0.1, 0.29, 0.3, 0.57)] == [10, 29, 30, 57]
 
