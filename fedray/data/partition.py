@@ -4,6 +4,7 @@ A *cut* is the result of a partition. To *deal* samples is to distribute them to
 """
 
 import copy
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -336,58 +337,6 @@ FITTINGS = 60  # iterations of `dirichlet_clients`; more iterations would change
 EQUAL = "equal"
 
 
-def lognormal(
-    labels: Array, clients: int, generator: Generator, sigma: float = 1.0, *, min_rows: int = 1
-) -> ClientRows:
-    """Deals shuffled samples to clients whose numbers of samples are lognormal.
-
-    Client i gets a number of samples that is proportional to `exp(sigma z_i)`, with z_i standard normal. The
-    numbers are rounded by largest remainders.
-
-    Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data).
-
-    `sigma` is the standard deviation of the logarithm of a client's size. With 0, sizes are equal.
-    """
-    return _deal_by_law("lognormal", sigma, labels, clients, generator, min_rows)
-
-
-def power_law(
-    labels: Array, clients: int, generator: Generator, exponent: float = 1.5, *, min_rows: int = 1
-) -> ClientRows:
-    """Deals shuffled samples to clients whose sizes follow a power law.
-
-    The size of client i is proportional to `r_i^-exponent`. The ranks r_i are 1 to N in random order.
-
-    Source: Li et al. 2020 (FedProx, section 5.1: "the number of samples per device follows a power law").
-
-    The values of the labels are not used. The exponent is at least 0, and 0 gives equal sizes.
-
-    Example:
-        >>> from fedray.core import rng
-        >>> np.diff(power_law(np.zeros(100), 4, rng.stream(1, "partition"), exponent=2.0).offsets).tolist()
-        [9, 18, 68, 5]
-        >>> np.diff(sizes(np.zeros(10), 2, rng.stream(0, "partition"), sizes=[7, 3]).offsets).tolist()
-        [7, 3]
-    """
-    return _deal_by_law("power_law", exponent, labels, clients, generator, min_rows)
-
-
-def exponential(
-    labels: Array, clients: int, generator: Generator, rate: float = 3.0, *, min_rows: int = 1
-) -> ClientRows:
-    """Deals shuffled samples to clients whose numbers of samples decrease exponentially.
-
-    The size of client i is proportional to `exp(-rate r_i / (N - 1))`. The ranks r_i are 0 to N - 1 in random order. So
-    the largest client has about `exp(rate)` times as many samples as the smallest client.
-
-    Source: `ExponentialPartitioner` of flwr_datasets. There, the sizes are proportional to `exp(i)`. This corresponds
-    to `rate = N - 1` with ranks in a fixed order.
-
-    The values of the labels are not used. The rate is at least 0, and 0 gives equal sizes.
-    """
-    return _deal_by_law("exponential", rate, labels, clients, generator, min_rows)
-
-
 def sizes(labels: Array, clients: int, generator: Generator, sizes: Sequence[int] = ()) -> ClientRows:
     """Deals shuffled samples to clients of exactly the given sizes.
 
@@ -424,14 +373,14 @@ def dirichlet_clients(
         generator: Random generator that draws the partition.
         alpha: Parameter of the Dirichlet distribution, 0.0001 to 1e9. Clients differ more if alpha is smaller.
         sizes: The N exact sizes, or the name of a law of sizes. The laws are `equal`, `lognormal`, `power_law` and
-            `exponential`. The last three are described at the partitions with the same names.
+            `exponential`, as in `LAWS`.
         skew: Parameter of the law: `sigma` of `lognormal`, `exponent` of `power_law`, or `rate` of `exponential`.
         min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
     check_rows(len(y), clients, max(1, min_rows))
     if isinstance(sizes, str):
-        size = _draw_sizes(sizes, skew, len(y), clients, generator, min_rows)
+        size = _share_by_law(LAWS[sizes](clients, generator, skew), len(y), min_rows)
     else:
         size = _check_sizes(sizes, len(y), clients)
     _, y, count = np.unique(y, return_inverse=True, return_counts=True)
@@ -456,16 +405,28 @@ def _fit_sizes(cut: ClientRows, size: IntArray, generator: Generator) -> ClientR
     return gather_cut(cut.rows, owner, cut.clients)
 
 
-def _deal_by_law(law: str, skew: float, labels: Array, clients: int, generator: Generator, least: int) -> ClientRows:  # noqa: PLR0917
-    """Deals shuffled samples to clients whose sizes follow a law."""
-    check_rows(len(labels), clients, max(1, least))
-    size = _draw_sizes(law, skew, len(labels), clients, generator, least)
+def _deal_by_law(
+    law: str, labels: Array, clients: int, generator: Generator, *, min_rows: int = 1, **skew: float
+) -> ClientRows:
+    """Deals shuffled samples to clients whose sizes follow a law.
+
+    `skew` has the parameter of the law by its name. Without it, the parameter has its default in `LAWS`.
+
+    Example:
+        >>> from fedray.core import rng
+        >>> draw = rng.stream(1, "partition")
+        >>> np.diff(PARTITIONS["power_law"](np.zeros(100), 4, draw, exponent=2.0).offsets).tolist()
+        [9, 18, 68, 5]
+        >>> np.diff(sizes(np.zeros(10), 2, rng.stream(0, "partition"), sizes=[7, 3]).offsets).tolist()
+        [7, 3]
+    """
+    check_rows(len(labels), clients, max(1, min_rows))
+    size = _share_by_law(LAWS[law](clients, generator, **skew), len(labels), min_rows)
     return deal_sizes(generator.permutation(len(labels)), size)
 
 
-def _draw_sizes(law: str, skew: float, rows: int, clients: int, generator: Generator, least: int) -> IntArray:  # noqa: PLR0917
-    """Draws the number of samples of each client according to a law of sizes, `[N]`."""
-    logs = LAWS[law](skew, clients, generator)
+def _share_by_law(logs: FloatArray, rows: int, least: int) -> IntArray:
+    """Returns the number of samples of each client from the logarithms of the clients' weights, `[N]` each."""
     return share_rows(np.exp(logs - logs.max()), rows, least)
 
 
@@ -477,11 +438,20 @@ def _check_sizes(sizes: Sequence[int], rows: int, clients: int) -> IntArray:
     return size
 
 
-LAWS: dict[str, Callable[[float, int, Generator], FloatArray]] = {  # (skew, N, generator) -> logarithms of weights
-    EQUAL: lambda _skew, clients, _draw: np.zeros(clients),
-    "lognormal": lambda sigma, clients, draw: sigma * draw.standard_normal(clients),
-    "power_law": lambda exponent, clients, draw: -exponent * np.log1p(draw.permutation(clients)),
-    "exponential": lambda rate, clients, draw: -rate * draw.permutation(clients) / max(1, clients - 1),
+# Laws of sizes: (N, generator, parameter) -> logarithms of the weights w_i of clients, `[N]`. The size of client i is
+# proportional to w_i, rounded by largest remainders. Parameters are at least 0, and 0 gives equal sizes.
+#
+# - lognormal: w_i = exp(sigma z_i), z_i standard normal. Source: Acar et al. 2021 (FedDyn, section 4, unbalanced data).
+# - power_law: w_i = r_i^-exponent. The ranks r_i are 1 to N in random order. Source: Li et al. 2020 (FedProx, section
+#   5.1: "the number of samples per device follows a power law").
+# - exponential: w_i = exp(-rate r_i / (N - 1)). The ranks r_i are 0 to N - 1 in random order. So the largest client has
+#   about exp(rate) times as many samples as the smallest. Source: `ExponentialPartitioner` of flwr_datasets. There, the
+#   sizes are proportional to exp(i). This corresponds to `rate = N - 1` with ranks in a fixed order.
+LAWS: dict[str, Callable[..., FloatArray]] = {
+    EQUAL: lambda clients, _draw, _skew: np.zeros(clients),
+    "lognormal": lambda clients, draw, sigma=1.0: sigma * draw.standard_normal(clients),
+    "power_law": lambda clients, draw, exponent=1.5: -exponent * np.log1p(draw.permutation(clients)),
+    "exponential": lambda clients, draw, rate=3.0: -rate * draw.permutation(clients) / max(1, clients - 1),
 }
 
 
@@ -641,9 +611,7 @@ PARTITIONS: dict[str, Callable[..., ClientRows]] = {
     "classes": classes,
     "dirichlet": dirichlet,
     "dirichlet_clients": dirichlet_clients,
-    "lognormal": lognormal,
-    "power_law": power_law,
-    "exponential": exponential,
+    **{law: functools.partial(_deal_by_law, law) for law in LAWS if law != EQUAL},
     "sizes": sizes,
     "natural": take_owners,
     "column": take_owners,

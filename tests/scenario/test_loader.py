@@ -110,7 +110,8 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     from fedray.models import nets as catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
-        return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
+        found = list(inspect.signature(function).parameters.values())[skip:]
+        return {p.name: p.default for p in found if p.kind is not p.VAR_KEYWORD}
 
     for name, model in MODEL_SPECS.items():
         taken = keywords(catalogue._BUILDERS[name], 2)
@@ -119,7 +120,8 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
     for name, dealt in PARTITION_SPECS.items():
         if name not in deal.OPEN:
-            taken = set(keywords(partition.PARTITIONS[name], 3)) - ({"column"} if name == "natural" else set())
+            law = keywords(partition.LAWS[name], 2) if name in partition.LAWS else {}
+            taken = {*keywords(partition.PARTITIONS[name], 3), *law} - ({"column"} if name == "natural" else set())
             assert set(dealt.options) - CLIENT_KINDS.keys() == taken, name
     assert CLIENT_KINDS.keys() == {*shifts.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():
