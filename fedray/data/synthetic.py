@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,35 +89,16 @@ def make_cubic(
     return _toy("cubic", x, y, grid=grid, mean=grid**3, standardize=standardise, noise=9.0)
 
 
-def make_population(
-    _root: Path | None,
-    *,
-    samples: int = 20,
-    features: int = 64,
-    classes: int = 10,
-    separation: float = 0.5,
-    spread: float = 0.0,
-    per_client: int = 0,
-    test: int = 2000,
-    seed: int = 0,
-) -> Dataset:
+def make_population(_root: Path | None, *, test: int = 2000, **given: Any) -> Dataset:
     """Makes a data set with generated clients. Test samples are stored, but training samples are generated when needed.
 
-    Args:
-        samples: Number of samples of each client. If `spread` is above 0, this is the median over the clients.
-        features: Length of an input.
-        classes: Number of classes.
-        separation: Standard deviation of the entries of the class means. The noise around a class mean has standard
-            deviation 1.
-        spread: Standard deviation of the logarithm of a client's number of samples.
-        per_client: Number of different classes that each client holds. 0 means all classes.
-        test: Number of test samples.
-        seed: Seed of the random numbers.
+    `test` is the number of test samples. `given` has fields of `Population`, by name.
     """
-    if per_client > classes:
-        raise BadInput(f"data.per_client = {per_client}, but data.classes is {classes}: lower it")
-    population = Population(samples, features, classes, separation, spread, per_client, seed)
-    draw = rng.stream(seed, "synthetic test")
+    population = Population(**given)
+    features, classes = population.features, population.classes
+    if population.per_client > classes:
+        raise BadInput(f"data.per_client = {population.per_client}, but data.classes is {classes}: lower it")
+    draw = rng.stream(population.seed, "synthetic test")
     y = draw.integers(0, classes, test)
     x = draw_class_means(population)[y] + draw.standard_normal((test, features), dtype=np.float32)
     empty = Split(np.empty((0, features), np.float32), np.empty(0, np.int64))

@@ -107,6 +107,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
 
     from fedray.data import deal, partition, shifts
     from fedray.data import store as dataset
+    from fedray.data.types import Population
     from fedray.models import nets as catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
@@ -127,7 +128,8 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
             source = dataset.find_source(name)
-            taken = keywords(source.load, 1) | (ReadOptions._field_defaults if source.own else {})
+            more = ReadOptions if source.own else Population if name == "synthetic" else None
+            taken = keywords(source.load, 1) | (more._field_defaults if more else {})
             assert set(data.options) - {"limit"} <= set(taken) | ({"features"} if name == "table" else set()), name
     for name in MODEL_SPECS:
         assert name in catalogue.MODEL_NAMES
