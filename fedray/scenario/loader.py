@@ -1,6 +1,6 @@
 """Reads scenarios from strict YAML into frozen dataclasses, writes them as YAML, and checks keys against each other."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -652,78 +652,23 @@ def _plain(value: Any) -> Any:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A scenario with as few keys as possible, for files that people edit. Keys with the method's defaults are left out, so
-# if a person changes the method in the file, the defaults of the new method apply.
-
-_NAMED_KEYS = tuple(path[0] for path in names.NAMED if len(path) == 1)  # sections that are kept with their names
+# The keys of a scenario that act, for files that people edit. Keys that nobody set are left out, so if a person changes
+# the method in the file, the defaults of the new method apply.
 
 
-def drop_defaults(scenario: Scenario, given: Mapping[str, Any] | None = None) -> Tree:
-    """Returns the keys that suffice to describe a scenario.
-
-    The defaults of the scenario's method are left out, and so are keys without an effect.
+def find_acting_keys(scenario: Scenario, given: Mapping[str, Any]) -> Tree:
+    """Returns the keys that a user has set, and those in which a scenario differs from them. Leaves out idle keys.
 
     Args:
-        scenario: A resolved scenario without a table.
-        given: The keys that a user has set. Such a key is dropped only if the method sets the same value by default. If
-            `given` is None or a resolved scenario, all defaults are dropped.
+        scenario: A resolved scenario. Its table is ignored.
+        given: The keys that the user has set.
 
     Example:
-        >>> from fedray.scenario.loader import read_scenario
-        >>> scenario = read_scenario({"method": {"name": "shefl", "models": 3}, "rounds": 9})
-        >>> drop_defaults(scenario)
-        {'rounds': 9, 'method': {'name': 'shefl', 'models': 3}, 'data': {'name': 'digits'}, 'model': {'name': 'mlp'}}
+        >>> given = {"method": {"name": "shefl", "models": 3}, "server": {"lr": 0.1}}
+        >>> find_acting_keys(read_scenario(given, {"rounds": 9}, explicit=False), given)
+        {'method': {'name': 'shefl', 'models': 3}, 'rounds': 9}
     """
-    resolved = to_plain(replace(scenario, table=[]))
-    if given is None or is_dump(given, resolved):
-        tree, paths = resolved, list(_list_paths(resolved))
-    else:
-        tree = merge_keys(given, nested.find_changes(to_plain(read_scenario(given, explicit=False)), resolved))
-        paths = _list_shared(tree, names.method_spec_of(scenario.method.name).defaults)
-    for path in dict.fromkeys(paths):
-        less = _without(tree, path)
-        if less != tree and _reads_as(less, scenario):
-            tree = less
-    for one in find_idle_keys(tree, scenario):
-        tree = _without(tree, tuple(one.key.split(".")))
-    return tree
-
-
-def _list_paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yields the paths of all sections and keys that can be dropped. A section comes before its keys."""
-    for key, value in tree.items():
-        here = (*path, key)
-        if here[0] not in _NAMED_KEYS or (len(here) > 1 and here[1:] != ("name",)):
-            yield here
-        if isinstance(value, Mapping):
-            yield from _list_paths(value, here)
-
-
-def _list_shared(tree: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[KeyPath]:
-    """Lists the keys of a scenario that its method sets by default, and the sections that hold only such keys.
-
-    Keys of the section `method` are left out.
-    """
-    shared = [key for key in flatten(tree) if key in flatten(defaults) and not key.startswith("method.")]
-    sections = {key.rpartition(".")[0] for key in shared} | {key.split(".")[0] for key in shared} | {"clients.tiers"}
-    whole = [one for one in sections if one and all(k in shared for k in flatten(tree) if k.startswith(f"{one}."))]
-    return [tuple(key.split(".")) for key in (*sorted(whole), *shared)]
-
-
-def _without(tree: Mapping[str, Any], path: KeyPath) -> Tree:
-    """Returns nested keys without one section or key, which may be absent."""
-    out = dict(tree)
-    if path[0] in out and len(path) == 1:
-        del out[path[0]]
-    elif isinstance(out.get(path[0]), Mapping):
-        out[path[0]] = _without(out[path[0]], path[1:])
-        if not out[path[0]]:
-            del out[path[0]]
-    return out
-
-
-def _reads_as(tree: Mapping[str, Any], scenario: Scenario) -> bool:
-    try:
-        return read_scenario(tree, explicit=False) == replace(scenario, table=[])
-    except BadInput:  # the scenario needs the key that was left out
-        return False
+    resolved, before = (to_plain(replace(one, table=[])) for one in (scenario, read_scenario(given, explicit=False)))
+    tree = merge_keys(given, nested.find_changes(before, resolved))
+    idle = {one.key for one in find_idle_keys(tree, scenario)}
+    return expand({key: value for key, value in flatten(tree).items() if key not in idle})

@@ -22,7 +22,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested
-from fedray.scenario.loader import drop_defaults, read_scenario
+from fedray.scenario.loader import find_acting_keys, read_scenario
 from fedray.storage import directory
 from fedray.storage import summary as stored
 from fedray.storage.checkpoint import write_parquet
@@ -248,7 +248,7 @@ def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = 
     return (
         f"{top}# Trial {trial.number} of the sweep {state.sweep.name}: {values} (held-out data).\n"
         f"# data.hold_out is the sweep's, so that this run repeats the trial: 0 trains on all the training data.\n"
-        f"{nested.write_yaml(drop_defaults(scenario, given))}"
+        f"{nested.write_yaml(find_acting_keys(scenario, given))}"
     )
 
 

@@ -108,7 +108,7 @@ def test_each_keyword_of_tune_does_what_it_says(
         assert (one.path, len(one), Path("trials.db").is_file()) == (Path("s"), 1, True)
         assert not list(one.path.glob("study.*")) and not (one.path / "report.html").exists()
         assert capsys.readouterr().err.startswith("trial 0 ")
-        with pytest.raises(BadInput, match="--resume"):
+        with pytest.raises(BadInput, match="resume the sweep"):
             fedray.tune(keys, **more)
         two = fedray.tune(keys, **more, resume=True, progress=False)
         assert (len(two), two[0] == one[0], (two.path / "report.html").is_file()) == (2, True, True)
