@@ -22,7 +22,7 @@ from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.metrics.scorers import second_argument
-from fedray.models import register_model
+from fedray.models.nets import register_model
 from fedray.own_code import user_code
 from fedray.scenario import names
 from fedray.scenario.names import KINDS, Kind, as_list

@@ -477,12 +477,7 @@ _BUILDERS: dict[str, Builder] = {
     "shufflenet_v2": shufflenet_v2,
     "lstm": lstm,
 }
-MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks; `model_names` also returns registered names
-
-
-def model_names() -> tuple[str, ...]:
-    """Returns the names of all networks, including those that users registered."""
-    return tuple(_BUILDERS)
+MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks
 
 
 def register_model(name: str, builder: Builder) -> None:
@@ -509,7 +504,7 @@ def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: 
     """Builds a network by name.
 
     Args:
-        name: Name of the network, one of `model_names()`.
+        name: Name of the network, one of `MODEL_NAMES` or a registered name.
         input_shape: Shape of one sample.
         outputs: Length of the output. For `gaussian_nll`, it is twice the number of targets.
         objective: Name of the loss in training.

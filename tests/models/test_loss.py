@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.core.types import Objective
-from fedray.models import split_gaussian
-from fedray.models.net import factor_fisher, per_sample
+from fedray.models.net import factor_fisher, per_sample, split_gaussian
 
 GENERATOR = torch.Generator().manual_seed(1)
 OUTPUTS = torch.randn(6, 4, generator=GENERATOR)
