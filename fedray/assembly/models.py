@@ -301,7 +301,7 @@ def _estimate_models(number: int, d: int, lane: int | None = None) -> Need:
 def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     """Estimates all memory that a process of a run needs at the same time."""
     phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
-    trained = [part.study for part in study.parts if part.voter is None and part.trained_before is None] or [study]
+    trained = [part.study for part in study.parts if part.voter is None and part.last_round is None] or [study]
     work = [_estimate_work(one) for one in trained]  # these are trained one after another
     extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, number, worlds)

@@ -474,6 +474,33 @@ def schedule(
     return plan
 
 
+def last_round(schedule: Schedule, worlds: int, clients: int, begins: int = 0) -> Callable[[int], IntArray]:
+    """Returns a function that takes a round t, and returns the last round before t in which each client had a job.
+
+    The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. -1 means
+    that the client had no job before t. The schedule must not need a state. Rounds before `begins` do not count.
+
+    Example:
+        >>> clients, everyone = 3, np.arange(3)
+        >>> def schedule(t, state):
+        ...     return Plan(everyone, 0 * everyone, 0 * everyone)
+        >>> last_round(schedule, 1, clients)(2).tolist(), last_round(schedule, 1, clients, begins=2)(2).tolist()
+        ([1, 1, 1], [-1, -1, -1])
+    """
+    known, last = [begins], np.full(worlds * clients, -1, dtype=np.int64)
+
+    def before(t: int) -> IntArray:
+        if t < known[0]:
+            known[0], last[:] = begins, -1
+        for earlier in range(known[0], t):
+            plan = schedule(earlier, None)
+            last[plan.world * clients + plan.client] = earlier
+        known[0] = max(t, begins)
+        return last
+
+    return before
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A user's kind of schedule, with checks of the assignments of each round.
 

@@ -288,7 +288,7 @@ def describe_models(study: Study) -> str:
     """Describes how many models there are. For a stack, also tells the rounds in which each part trains."""
     if not study.parts:
         return f"{study.method.phase.models} models"
-    bases = [part for part in study.parts if part.trained_before is None]
+    bases = [part for part in study.parts if part.last_round is None]
     subs, rest = sum(part.folds * part.models for part in bases), len(study.parts) - len(bases)
     text = f"{subs} sub models of {len(bases)} bases in {bases[0].ends} rounds"
     return text + (f", a meta model in {study.parts[-1].ends - study.parts[-1].begins}" if rest else "")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.components.schedule import last_round
 from fedray.core import rng
 from fedray.core.method import Schedule, Server, Traffic, Work
 from fedray.core.sums import LIMIT, Kept, exact_sum
@@ -454,33 +455,6 @@ class Sent(NamedTuple):
     seats: int
     asked: bool
     pool: bool
-
-
-def last_round(schedule: Schedule, worlds: int, clients: int) -> Callable[[int], IntArray]:
-    """Returns a function that takes a round t, and returns the last round before t in which each client had a job.
-
-    The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. -1 means
-    that the client had no job before t. The schedule must not need a state.
-
-    Example:
-        >>> clients, everyone = 3, np.arange(3)
-        >>> def schedule(t, state):
-        ...     return Plan(everyone, 0 * everyone, 0 * everyone)
-        >>> last_round(schedule, 1, clients)(2).tolist()
-        [1, 1, 1]
-    """
-    known, last = [0], np.full(worlds * clients, -1, dtype=np.int64)
-
-    def before(t: int) -> IntArray:
-        if t < known[0]:
-            known[0], last[:] = 0, -1
-        for earlier in range(known[0], t):
-            plan = schedule(earlier, None)
-            last[plan.world * clients + plan.client] = earlier
-        known[0] = t
-        return last
-
-    return before
 
 
 def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:

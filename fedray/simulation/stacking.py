@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.components.schedule import write_losses
+from fedray.components.schedule import last_round, write_losses
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer, Method, PartStep, Phase, Schedule, Server, ServerWork
@@ -170,37 +170,6 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
     return up, down + _sub_model_bytes(parts, clients, t, plan)
 
 
-def track_trained(schedule: Schedule, begins: int, number: int) -> Callable[[int], IntArray]:
-    """Returns a function that takes a round and returns the clients that trained in earlier rounds.
-
-    A client of a world is given as `world * N + client`.
-
-    Args:
-        schedule: The schedule that plans the jobs.
-        begins: The first round whose jobs count.
-        number: N, the number of clients.
-
-    Example:
-        >>> nobody = track_trained(lambda t, state: Plan(*(np.zeros(0, dtype=np.int64),) * 3), begins=2, number=4)
-        >>> nobody(5).tolist()
-        []
-    """
-    nobody = np.empty(0, dtype=np.int64)
-    known: dict[str, Any] = {"round": begins, "trained": nobody}  # a later call adds the rounds since `round`
-
-    def trained_before(t: int) -> IntArray:
-        if t < known["round"]:
-            known.update(round=begins, trained=nobody)
-        while known["round"] < t:
-            plan = schedule(known["round"], None)
-            trained = np.union1d(known["trained"], plan.world * number + plan.client)
-            known.update(round=known["round"] + 1, trained=trained)
-        result: IntArray = known["trained"]
-        return result
-
-    return trained_before
-
-
 def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> IntArray:
     """Returns the bytes of the sub models that each job's client downloads to compute features, `[J]`.
 
@@ -211,9 +180,9 @@ def _sub_model_bytes(parts: Sequence[Part], clients: int, t: int, plan: Plan) ->
     features = meta.study.shards
     pooled = isinstance(features, FeatureShards) and features.pooled
     own = isinstance(features, FeatureShards) and features.at_server and not pooled  # the server has all sub models
-    if meta.trained_before is None or t < meta.begins or own:
+    if meta.last_round is None or t < meta.begins or own:
         return nothing
-    first_time = ~np.isin(plan.world * clients + plan.client, meta.trained_before(t))
+    first_time = meta.last_round(t)[plan.world * clients + plan.client] < 0
     total = 0
     for part in parts[:-1]:
         layout, shards = part.study.net.layout, part.study.shards
@@ -239,9 +208,9 @@ def build_stack_study(study: Study, stack: Stack, keep_losses: bool = False) -> 
         keep_losses: Whether the state has the loss of each job, `[worlds, N, models]`. The adaptive schedule reads it.
     """
     parts = tuple(_list_parts(study, stack))
-    if stack.meta is not None:  # only the meta model needs `trained_before`
-        trained = track_trained(_make_schedule(parts), parts[-1].begins, study.clients.number)
-        parts = *parts[:-1], parts[-1]._replace(trained_before=trained)
+    if stack.meta is not None:  # only the meta model needs `last_round`
+        last = last_round(_make_schedule(parts), study.worlds, study.clients.number, parts[-1].begins)
+        parts = *parts[:-1], parts[-1]._replace(last_round=last)
     number = sum(part.folds * part.models for part in parts)
 
     def init(models: Tensor) -> dict[str, Tensor]:

@@ -201,8 +201,8 @@ class Part(NamedTuple):
         features: Name of the features on which the meta model is trained (`fedray.features.stacking.Stack.features`).
             Only bases use it.
         answers: Whether this base's predictions count in the mean that a stack without a meta model predicts.
-        trained_before: A function that takes a round and returns the clients that trained the meta model in earlier
-            rounds. A client is given as `world * N + client`. A base has None instead of the function.
+        last_round: A function that takes a round and returns the last earlier round in which each client trained the
+            meta model, `[worlds * N]` (`fedray.components.schedule.last_round`). A base has None instead.
     """
 
     study: "Study"
@@ -218,7 +218,7 @@ class Part(NamedTuple):
     combine: str | None = None
     features: str = "out_of_fold"
     answers: bool = True
-    trained_before: Callable[[int], IntArray] | None = None
+    last_round: Callable[[int], IntArray] | None = None
 
 
 @dataclass(frozen=True)
