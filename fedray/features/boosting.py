@@ -216,22 +216,6 @@ CHOICE, ERROR = 8, 8  # bytes of a chosen learner's index with its weight, and b
 Candidates = Callable[[Tensor], Tensor]  # learners of P clients `[P, F, n, 3]` -> candidates `[M, S, n, 3]`
 
 
-class Sizes(NamedTuple):
-    """The dimensions of a boosted ensemble in all worlds. A world is one combination of a seed and a fold.
-
-    Attributes:
-        worlds: Number of worlds, R.
-        seats: Largest number of learners that a round adds, S.
-        classes: Number of classes, C.
-        layout: The order of `alpha`, `scale` and `trees` (`BoostedTrees`) in a model's vector.
-    """
-
-    worlds: int
-    seats: int
-    classes: int
-    layout: Layout
-
-
 def samme(error: float, classes: int) -> float:
     """Returns a learner's weight `log((1 - e) / (e + 1e-10)) + log(C - 1)`, rounded to float32 for sending.
 
@@ -360,29 +344,32 @@ def join_errors(stats: Stats) -> Tensor:
     return joined
 
 
-def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = False) -> Server:
+def boosting_server(
+    worlds: int, classes: int, layout: Layout, candidates: Candidates, *, keeps_pool: bool = False
+) -> Server:
     """Returns a server that adds the candidate with the smallest error to the ensemble.
 
     `samme` computes the candidate's weight. Boosting stops in a world when its best candidate is no better than
-    guessing. If `keeps_pool` is true, all rounds have the candidates of the first round.
+    guessing. If `keeps_pool` is true, all rounds have the candidates of the first round. A world is one combination of
+    a seed and a fold. `classes` is C, and `layout` is the order of a model's values.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
-        return {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}
+        return {"stopped": torch.zeros(worlds, dtype=torch.int64)}
 
     def step(state: State, stats: Stats, t: int) -> State:
         extra, known = dict(state.extra), state.extra.get(CANDIDATES)
-        found = join_learners(sizes.worlds, stats, candidates) if known is None else known
+        found = join_learners(worlds, stats, candidates) if known is None else known
         if keeps_pool:
             extra[CANDIDATES] = found
-        parts, stopped = _copy_parts(state, sizes.layout), extra["stopped"].clone()
+        parts, stopped = _copy_parts(state, layout), extra["stopped"].clone()
         for world, (total, *wrong) in enumerate(join_errors(stats).tolist()):
             if not total:  # no client took part
                 continue
             here = has_root(found[world]).any(1).tolist()
             share = [e / total if is_there else np.inf for e, is_there in zip(wrong, here, strict=True)]
             best = int(np.argmin(share))  # the first candidate with the smallest error
-            alpha = 0.0 if is_chance(share[best], sizes.classes) else samme(share[best], sizes.classes)
+            alpha = 0.0 if is_chance(share[best], classes) else samme(share[best], classes)
             if alpha <= 0:  # includes errors that differ from chance only by rounding
                 stopped[world] = t + 1
                 continue
@@ -394,16 +381,19 @@ def boosting_server(sizes: Sizes, candidates: Candidates, *, keeps_pool: bool = 
     return Server(init, lambda _uploads: {}, step)  # learners are no deltas
 
 
-def bagging_server(sizes: Sizes) -> Server:
-    """Returns a server that adds all learners of a round to the ensemble. Each learner has its own vote."""
+def bagging_server(worlds: int, layout: Layout) -> Server:
+    """Returns a server that adds all learners of a round to the ensemble. Each learner has its own vote.
+
+    A world is one combination of a seed and a fold. `layout` is the order of a model's values.
+    """
 
     def step(state: State, stats: Stats, t: int) -> State:
-        found, parts = join_learners(sizes.worlds, stats, as_committee), _copy_parts(state, sizes.layout)
+        found, parts = join_learners(worlds, stats, as_committee), _copy_parts(state, layout)
         parts["trees"][:, t, : found.shape[2]] = found[:, 0]
         parts["alpha"][:, t] = has_root(found[:, 0]).any(1).float()
         return State(_join_parts(parts), state.counters, state.extra)
 
-    return Server(lambda _models: {"stopped": torch.zeros(sizes.worlds, dtype=torch.int64)}, lambda _uploads: {}, step)
+    return Server(lambda _models: {"stopped": torch.zeros(worlds, dtype=torch.int64)}, lambda _uploads: {}, step)
 
 
 def until_chance(schedule: Schedule) -> Schedule:

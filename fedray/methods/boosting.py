@@ -184,7 +184,7 @@ def federated_bagging(setting: kit.Setting) -> kit.Method:
             schedule=kit.base.make_schedule(setting),
             local=_one_pass(),
             work=_learner(setting, size, draw="bootstrap"),  # 1
-            server=kit.boosting.bagging_server(_sizes(setting, size)),  # 6, with alpha = 1
+            server=kit.boosting.bagging_server(len(setting.seeds), setting.layout),  # 6, with alpha = 1
             compress=kit.dense(setting.layout),
             traffic=kit.boosting.bagging_traffic(4 * size.tree_numbers),
         ),
@@ -213,7 +213,9 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
         local=_one_pass(),
         work=replace(learner, series=series),  # 1
         ask=kit.boosting.ask_about(worlds, candidates),  # 2
-        server=kit.boosting.boosting_server(_sizes(setting, size), candidates, keeps_pool=prepared),  # 3, 4, 5
+        server=kit.boosting.boosting_server(  # 3, 4, 5
+            worlds, size.classes, setting.layout, candidates, keeps_pool=prepared
+        ),
         compress=kit.dense(setting.layout),
         traffic=kit.boosting.boosting_traffic(schedule, worlds, number, sent),
     )
@@ -227,10 +229,6 @@ def _one_pass() -> kit.Local:
 def _ensemble(setting: kit.Setting) -> kit.Ensemble:
     assert setting.ensemble is not None, "it is composed from method.learner"
     return setting.ensemble
-
-
-def _sizes(setting: kit.Setting, size: kit.Ensemble) -> kit.boosting.Sizes:
-    return kit.boosting.Sizes(len(setting.seeds), size.seats, size.classes, setting.layout)
 
 
 def _learner(
