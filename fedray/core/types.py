@@ -99,11 +99,17 @@ class Layout:
         """Returns the number of trainable tensors."""
         return sum(end <= self.trainable for end in accumulate(self.sizes))
 
+    @cached_property
+    def trained(self) -> Layout:
+        """Returns the order of the p trainable parameters alone, which are the first values of a model."""
+        k = self.trainable_tensors
+        return Layout(self.names[:k], self.shapes[:k], self.trainable)
+
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Returns the tensors of models `[..., d]` by name, as views of shape `[..., *shape]`."""
         parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
-        return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        return {n: p.reshape(lead + s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
     def mask(self, layers: tuple[str, ...]) -> NDArray[np.bool_]:
         """Returns for each of a model's d values whether it belongs to one of the given layers."""

@@ -346,22 +346,17 @@ class FlatWeights(NamedTuple):
     """Describes how the p trainable parameters of a network lie in a vector.
 
     Attributes:
-        names: Name of each trainable tensor, in the order of the vector.
-        shapes: Shape of each trainable tensor.
-        sizes: Number of elements of each trainable tensor.
-        places: A pair of names for each parameter: its name in the network, and its name in `names`. A parameter that
+        layout: The order of the trainable tensors in the vector.
+        places: A pair of names for each parameter: its name in the network, and its name in `layout`. A parameter that
             several layers share has several pairs.
     """
 
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    sizes: tuple[int, ...]
+    layout: Layout
     places: tuple[tuple[str, str], ...]
 
     def place(self, vector: Tensor) -> dict[str, Tensor]:
         """Splits a vector `[p]` into the network's tensors. Returns them by name, as `functional_call` needs them."""
-        parts = zip(self.names, vector.split_with_sizes(self.sizes), self.shapes, strict=True)
-        weights = {name: part.reshape(shape) for name, part, shape in parts}
+        weights = self.layout.views(vector)
         return {place: weights[name] for place, name in self.places}
 
     def forward(self, net: nn.Module, vector: Tensor, x: Tensor) -> Tensor:
@@ -383,11 +378,9 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
         >>> weights.forward(net, first, torch.ones(5, 3)).shape
         torch.Size([5, 2])
     """
-    layout, known = layout_of(net, name), dict(net.named_parameters())
-    k = layout.trainable_tensors
-    names = layout.names[:k]
-    first = torch.cat([known[one].detach().reshape(-1) for one in names])
-    return first, FlatWeights(names, layout.shapes[:k], tuple(layout.sizes[:k]), tuple(_take_out(net)))
+    layout, known = layout_of(net, name).trained, dict(net.named_parameters())
+    first = torch.cat([known[one].detach().reshape(-1) for one in layout.names])
+    return first, FlatWeights(layout, tuple(_take_out(net)))
 
 
 def _take_out(net: nn.Module) -> list[tuple[str, str]]:

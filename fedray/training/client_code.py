@@ -88,13 +88,6 @@ class Gradients(NamedTuple):
     samples: SampleGradients
 
 
-def name_parameters(layout: Layout, p: Tensor) -> dict[str, Tensor]:
-    """Splits a vector of p trainable parameters into a network's parameter tensors, and returns the tensors by name."""
-    k = layout.trainable_tensors
-    parts = p.split_with_sizes(layout.sizes[:k], dim=-1)
-    return {n: part.reshape(s) for n, part, s in zip(layout.names[:k], parts, layout.shapes[:k], strict=True)}
-
-
 def last_layer(layout: Layout) -> str:
     """Returns the name of the last module that owns trainable tensors."""
     return layout.names[layout.trainable_tensors - 1].rpartition(".")[0]
@@ -363,10 +356,10 @@ def _make_torch_step(factory: Callable[..., Any], layout: Layout, lr: float, com
     def step(rows: Sequence[Tensor], grads: Sequence[Tensor], lanes: int | None) -> None:
         (g,) = complete(rows, grads, lanes)
         if not held:
-            parts = [part.clone().requires_grad_() for part in name_parameters(layout, rows[0][0]).values()]
+            parts = [part.clone().requires_grad_() for part in layout.trained.views(rows[0][0]).values()]
             held.append((factory(parts, lr=lr), parts))
         optimizer, parts = held[0]
-        for part, change in zip(parts, name_parameters(layout, g[0]).values(), strict=True):
+        for part, change in zip(parts, layout.trained.views(g[0]).values(), strict=True):
             part.grad = change.clone()
         optimizer.step()
         rows[0][0] = torch.cat([part.detach().reshape(-1) for part in parts])
@@ -454,7 +447,7 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
     """
     layout, p = net.layout, net.layout.trainable
     views = {name: view.clone() for name, view in layout.views(block.start[lane]).items()}
-    buffers = {name: views[name] for name in list(views)[len(name_parameters(layout, block.start[lane, :p])) :]}
+    buffers = {name: views[name] for name in list(views)[layout.trainable_tensors :]}
     buffers |= {name: count.clone() for name, count in zip(layout.counters, block.counters[lane], strict=True)}
     one = slice(lane, lane + 1)
     offset = None if block.offset is None else block.offset[one, :p]
@@ -503,7 +496,7 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
     def differentiate(p: Tensor, batch: LaneBatch, held: Buffers) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             leaf = p.detach().clone().requires_grad_()
-            tensors = {**name_parameters(net.layout, leaf), **held}
+            tensors = {**net.layout.trained.views(leaf), **held}
             loss = compute_loss(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
             (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
         return g, loss.detach()
@@ -577,7 +570,7 @@ def _differentiate_lanes(written: LaneCode) -> Gradients:
     net = written.net
 
     def cost(p: Tensor, batch: LaneBatch) -> Tensor:
-        tensors = name_parameters(net.layout, p)
+        tensors = net.layout.trained.views(p)
         return compute_loss(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
 
     def samples(p: Tensor, batch: LaneBatch) -> Tensor:
