@@ -29,7 +29,7 @@ from fedray.features.stacking import Base, Stack
 from fedray.features.windows import Windows
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import STATE_FILE, find_checkpoints, read_sealed
-from fedray.models.net import find_dropout, layout_of, net_of, whole_state_dict, wrap_networks
+from fedray.models.net import find_dropout, layout_of, net_of, whole_state_dict
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.network_checks import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.loader import tier_table
@@ -445,7 +445,7 @@ def _as_trained(
         shape: Shape of a network input.
     """
     around = None if own.method is not None else method_spec_of(scenario.method.name).network
-    return make if around is None else wrap_networks(make, around, scenario.method.options, shape, scenario.model.name)
+    return make if around is None else lambda: around(make(), scenario.method.options, shape, scenario.model.name)
 
 
 def _choose_objective(scenario: Scenario, data: Dataset) -> Objective:

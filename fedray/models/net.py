@@ -7,7 +7,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -394,20 +393,6 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
                 del module._parameters[name]
                 setattr(module, name, None if part is None else part.detach())
     return places
-
-
-def wrap_networks(
-    make: Callable[[], nn.Module], kind: Callable[..., nn.Module], *about: Any
-) -> Callable[[], nn.Module]:
-    """Returns a function that calls `make` for a network, and returns the module `kind(network, *about)`.
-
-    The function can be pickled.
-    """
-    return partial(_make, make, kind, about)
-
-
-def _make(make: Callable[[], nn.Module], kind: Callable[..., nn.Module], about: tuple[Any, ...]) -> nn.Module:
-    return kind(make(), *about)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from fedray.components import gaussians
 from fedray.components.servers import Rows, mean
 from fedray.core.method import Local, Reading, Server, StepContext
 from fedray.core.types import State
-from fedray.models.net import MeanField, Partitioned, net_of, wrap_networks
+from fedray.models.net import MeanField, Partitioned, net_of
 from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
 
 PLAIN = perceptron()
-SITED = net_of(wrap_networks(lambda: perceptron().module, Partitioned, -2.5, "mlp"), "mlp", "cross_entropy", 4)
+SITED = net_of(lambda: Partitioned(perceptron().module, -2.5, "mlp"), "mlp", "cross_entropy", 4)
 P = PLAIN.layout.trainable
 PRIOR, BETA1, BETA2, ROWS = 4.0, 0.9, 0.99, Rows(1, 1)
 Learn = Callable[[Tensor, Tensor, Tensor], Tensor]  # (rows [n, 4 p + 1], likelihoods, factors) -> natural parameters
@@ -383,7 +383,7 @@ def test_pvi_is_the_case_of_penalty_and_server_step_1() -> None:
         torch.testing.assert_close(one.sites, other.sites, rtol=1e-5, atol=1e-2)
 
 
-PAIR = net_of(wrap_networks(lambda: perceptron().module, MeanField, -2.5, "mlp"), "mlp", "cross_entropy", 4)
+PAIR = net_of(lambda: MeanField(perceptron().module, -2.5, "mlp"), "mlp", "cross_entropy", 4)
 
 
 def test_between_equal_gaussians_there_is_no_divergence_and_nothing_moves() -> None:

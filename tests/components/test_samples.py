@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from fedray.components.one_shot import Cycles, correct_by_precision, sample_posterior
 from fedray.core.method import Local, Reading, StepContext
 from fedray.features.particles import Target, approach, divide_by_root, find_direction, find_nearby
-from fedray.models.net import Samples, net_of, wrap_networks
+from fedray.models.net import Samples, net_of
 from fedray.training.client_code import train_client_lanes, train_client_loop
 
 
@@ -137,7 +137,7 @@ def test_a_training_of_fewer_steps_than_samples_sends_some_of_them_twice() -> No
 
 def test_lanes_side_by_side_are_lanes_one_by_one() -> None:
     """Of clients of several sizes, whose samples fall on other steps, and whose noise has other addresses."""
-    several = net_of(wrap_networks(lambda: perceptron().module, Samples, 3, "mlp"), "mlp", "cross_entropy", 4)
+    several = net_of(lambda: Samples(perceptron().module, 3, "mlp"), "mlp", "cross_entropy", 4)
     p, sizes = several.layout.trainable // 3, [20, 13, 5]
     rule = sample_posterior(Cycles(2, 2, 3, 0.5), 0.4, 1.0, p)
     plain = make_block(perceptron(), (6,), Local(lr=0.1, epochs=3, batch_size=4, step=rule), sizes, torch.float32)

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.functional import linear
 
 from fedray.models.net import SITE_NAMES as NAMES
-from fedray.models.net import MeanField, Partitioned, Samples, compute_raw_outputs, net_of, wrap_networks
+from fedray.models.net import MeanField, Partitioned, Samples, compute_raw_outputs, net_of
 from fedray.models.nets import model_maker
 
 
@@ -44,7 +44,7 @@ def test_it_begins_and_answers_as_the_network(kind: str) -> None:
     """The same first weights from the same address, the same answers, both Gaussians as wide as was asked for."""
     make, x = MAKERS[kind]
     plain = net_of(make, kind, "cross_entropy", 4)
-    pair = net_of(wrap_networks(make, MeanField, -2.0, kind), kind, "cross_entropy", 4)
+    pair = net_of(lambda: MeanField(make(), -2.0, kind), kind, "cross_entropy", 4)
     p, row, start = plain.layout.trainable, pair.init(3), plain.init(3)
     assert pair.layout.names[:4] == ("own.mean", "own.rho", "prior.mean", "prior.rho")
     assert pair.layout.trainable == 4 * p
@@ -59,7 +59,7 @@ def test_it_begins_and_answers_as_the_network(kind: str) -> None:
 
 def test_what_it_puts_out_descends_to_the_own_mean_alone() -> None:
     make, x = MAKERS["tied"]
-    pair = net_of(wrap_networks(make, MeanField, 0.0, "tied"), "tied", "cross_entropy", 4)
+    pair = net_of(lambda: MeanField(make(), 0.0, "tied"), "tied", "cross_entropy", 4)
     row, p = pair.init(0).requires_grad_(), pair.layout.trainable // 4
     (g,) = torch.autograd.grad(compute_raw_outputs(pair, row[None], x).square().sum(), row)
     assert (g[:p] != 0).any() and (g[p:] == 0).all()
@@ -70,10 +70,10 @@ def normalized() -> nn.Module:
 
 
 @pytest.mark.parametrize("make", [model_maker("mlp", (4,), 3, hidden=[5]), normalized], ids=["mlp", "batch norm"])
-def test_it_begins_and_answers_as_the_network_in_partitioned(make: object) -> None:
+def test_it_begins_and_answers_as_the_network_in_partitioned(make: Callable[[], nn.Module]) -> None:
     """The same first weights from the same address, a factor of 1, and answers that the mean alone decides."""
     plain = net_of(make, "net", "cross_entropy", 3)  # type: ignore[arg-type]
-    one = net_of(wrap_networks(make, Partitioned, -2.0, "net"), "net", "cross_entropy", 3)  # type: ignore[arg-type]
+    one = net_of(lambda: Partitioned(make(), -2.0, "net"), "net", "cross_entropy", 3)  # type: ignore[arg-type]
     p, row, start = plain.layout.trainable, one.init(3), plain.init(3)
     assert one.layout.names[:5] == NAMES
     assert one.layout.sizes[:5] == (p, p, p, p, 1) and one.layout.trainable == 4 * p + 1
@@ -93,20 +93,20 @@ SAMPLES_MAKERS = {name: made for name, made in MAKERS.items() if name != "tied"}
 def test_it_begins_as_copies_of_the_network_and_answers_with_their_mean(kind: str) -> None:
     make, x = SAMPLES_MAKERS[kind]
     plain = net_of(make, kind, "cross_entropy", 4)
-    several = net_of(wrap_networks(make, Samples, 3, kind), kind, "cross_entropy", 4)
+    several = net_of(lambda: Samples(make(), 3, kind), kind, "cross_entropy", 4)
     start, p = plain.init(3), plain.layout.d
     assert torch.equal(several.init(3), start.repeat(3))
     rows = torch.stack([start, 0.5 * start, 2.0 * start])
     wanted = compute_raw_outputs(plain, rows, x).softmax(-1).mean(0)
     torch.testing.assert_close(compute_raw_outputs(several, rows.view(1, 3 * p), x)[0].exp(), wanted)
-    one = net_of(wrap_networks(make, Samples, 1, kind), kind, "cross_entropy", 4)  # is the network
+    one = net_of(lambda: Samples(make(), 1, kind), kind, "cross_entropy", 4)  # is the network
     answer = compute_raw_outputs(plain, start[None], x).log_softmax(-1)
     torch.testing.assert_close(compute_raw_outputs(one, start[None], x), answer)
 
 
 def test_in_training_it_is_its_last_sample_whose_gradient_alone_there_is() -> None:
     make, x = SAMPLES_MAKERS["mlp"]
-    plain, several = (net_of(f, "mlp", "cross_entropy", 4) for f in (make, wrap_networks(make, Samples, 3, "mlp")))
+    plain, several = (net_of(f, "mlp", "cross_entropy", 4) for f in (make, lambda: Samples(make(), 3, "mlp")))
     rows = torch.stack([plain.init(k) for k in range(3)]).requires_grad_()
     several.module.train()
     out = functional_call(several.module, {"samples": rows}, (x,))
