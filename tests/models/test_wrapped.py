@@ -72,8 +72,8 @@ def normalized() -> nn.Module:
 @pytest.mark.parametrize("make", [model_maker("mlp", (4,), 3, hidden=[5]), normalized], ids=["mlp", "batch norm"])
 def test_it_begins_and_answers_as_the_network_in_partitioned(make: Callable[[], nn.Module]) -> None:
     """The same first weights from the same address, a factor of 1, and answers that the mean alone decides."""
-    plain = net_of(make, "net", "cross_entropy", 3)  # type: ignore[arg-type]
-    one = net_of(lambda: Partitioned(make(), -2.0, "net"), "net", "cross_entropy", 3)  # type: ignore[arg-type]
+    plain = net_of(make, "net", "cross_entropy", 3)
+    one = net_of(lambda: Partitioned(make(), -2.0, "net"), "net", "cross_entropy", 3)
     p, row, start = plain.layout.trainable, one.init(3), plain.init(3)
     assert one.layout.names[:5] == NAMES
     assert one.layout.sizes[:5] == (p, p, p, p, 1) and one.layout.trainable == 4 * p + 1
