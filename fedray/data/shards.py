@@ -6,6 +6,7 @@ client, and a *lane* is one of W jobs that are trained together.
 
 import hashlib
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -248,6 +249,20 @@ class Shards(Protocol):
         Only the first 10,000 clients are included.
         """
         ...
+
+
+def read_clients(shards: Shards, world: int, clients: Sequence[int] | IntArray) -> tuple[Tensor, Tensor]:
+    """Returns raw inputs and raw targets of the training samples of some clients, `[n, ...]`, client after client.
+
+    Args:
+        shards: Training samples of all clients.
+        world: Index of the world (a seed and a fold).
+        clients: Ids of the clients.
+    """
+    client = np.asarray(clients)
+    fetched = shards.fetch(np.full_like(client, world), client)
+    rows = fetched.rows[torch.arange(fetched.rows.shape[1]) < torch.from_numpy(fetched.size)[:, None]]
+    return fetched.x[rows], fetched.labels(rows, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

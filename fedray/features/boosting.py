@@ -19,6 +19,7 @@ from fedray.core import rng
 from fedray.core.method import Schedule, Server, Traffic, Work
 from fedray.core.sums import LIMIT, Kept, exact_sum
 from fedray.core.types import FloatArray, IntArray, Layout, Net, Plan, SizedPlan, State, Stats
+from fedray.data.shards import read_clients
 from fedray.features.stacking import make_classifier
 from fedray.training.update import Site
 
@@ -690,7 +691,5 @@ def _known(kept: dict[Any, Any]) -> ClientCache:
 
 def read_rows(site: Site, world: int, client: int) -> ClientRows:
     """Returns the training samples of a client."""
-    fetched = site.shards.fetch(np.array([world]), np.array([client]))
-    rows = fetched.rows[0, : int(fetched.size[0])]
-    x = site.shards.normalize(fetched.x[rows][None], torch.tensor([world]))[0].flatten(1).float()
-    return ClientRows(x, fetched.labels(rows, 0))
+    x, y = read_clients(site.shards, world, [client])
+    return ClientRows(site.shards.normalize(x[None], torch.tensor([world]))[0].flatten(1).float(), y)

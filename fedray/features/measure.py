@@ -28,6 +28,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import FORWARD, Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, Net
+from fedray.data.shards import read_clients
 from fedray.models.net import factor_fisher, per_sample
 from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
@@ -160,11 +161,9 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
 
     `place` holds the indices of the samples, `[n]`.
     """
-    fetched, where = site.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
-    rows = fetched.rows[0][torch.from_numpy(place)]
-    for some in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
-        x = site.shards.normalize(fetched.x[some][None], where)[0]
-        yield x, site.shards.targets(fetched.labels(some, 0)[None], where)[0]
+    (x, y), where = read_clients(site.shards, world, [client]), torch.tensor([world])
+    for some in torch.split(torch.from_numpy(place), EVALUATED_ROWS) if len(place) else []:
+        yield site.shards.normalize(x[some][None], where)[0], site.shards.targets(y[some][None], where)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

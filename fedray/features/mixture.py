@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedray.core.method import FORWARD, Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, Net, Plan, State
+from fedray.data.shards import read_clients
 from fedray.metrics.classification import to_floats
 from fedray.models.net import per_sample
 from fedray.training.update import Site, Update
@@ -157,12 +158,11 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     The loss of the worker's network must be a negative log-likelihood.
     """
     k, where = models, torch.tensor([world])
-    fetched = site.shards.fetch(np.array([world]), np.array([client]))
-    rows, of_world = fetched.rows[0, : int(fetched.size[0])], slice(world * k, (world + 1) * k)
+    samples, of_world = read_clients(site.shards, world, [client]), slice(world * k, (world + 1) * k)
     pieces = [torch.zeros(k, 0, dtype=torch.float64)]
-    for part in torch.split(rows, EVALUATED_ROWS) if len(rows) else []:
-        outputs = site.forward(state.models[of_world], state.counters[of_world], world, fetched.x[part])
-        y = site.shards.targets(fetched.labels(part, 0)[None], where)[0].to(outputs.device)
+    for x, raw in zip(*(torch.split(part, EVALUATED_ROWS) for part in samples), strict=True) if len(samples[0]) else []:
+        outputs = site.forward(state.models[of_world], state.counters[of_world], world, x)
+        y = site.shards.targets(raw[None], where)[0].to(outputs.device)
         y = y.to(outputs.dtype) if y.is_floating_point() else y
         pieces.append(per_sample(site.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
     return torch.cat(pieces, dim=1)

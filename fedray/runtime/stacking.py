@@ -18,7 +18,7 @@ from fedray.core import rng
 from fedray.core.method import JobRows
 from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
-from fedray.data.shards import count_held_labels
+from fedray.data.shards import count_held_labels, read_clients
 from fedray.features import stacking
 from fedray.features.stacking import FeatureShards, LeaveOutShards, Voter
 from fedray.metrics import classification
@@ -92,12 +92,11 @@ class FittedVotes:
         part = self.parts[i]
         key = (i, world if _shards(part).within else world // part.folds, client)
         if key not in self._fitted:
-            fetched = part.study.shards.fetch(np.array([world]), np.array([client]))
-            rows = fetched.rows[0, : int(fetched.size[0])]
+            x, y = read_clients(part.study.shards, world, [client])
             seed = rng.keys(int(part.study.seeds[world]), "votes", i, client, fold)
-            inputs, y = _flatten(part, fetched.x[rows], world), fetched.labels(rows, 0).numpy()
             assert part.voter is not None
-            self._fitted[key] = fit_classifier(part.voter, inputs, y, int(seed % np.uint64(2**32)))
+            inputs = _flatten(part, x, world)
+            self._fitted[key] = fit_classifier(part.voter, inputs, y.numpy(), int(seed % np.uint64(2**32)))
         return self._fitted[key]
 
 
@@ -293,8 +292,7 @@ class StackWorkers:
         assert self._state is not None
         meta = self.study.parts[-1].study.shards
         assert isinstance(meta, FeatureShards)
-        fetched = meta.whole.fetch(np.array([world]), np.array([client]))
-        x = fetched.x[fetched.rows[0, : int(fetched.size[0])]]
+        x, _ = read_clients(meta.whole, world, [client])
         out = np.zeros((len(x), len(self.bases), self.study.net.outputs), np.float32)
         row = slice(world, world + 1)
         whole = State(self._state.models[row], self._state.counters[row], {})

@@ -32,7 +32,7 @@ from fedray.core.types import (
     Stats,
 )
 from fedray.data.adaptation import find_client, name_clients
-from fedray.data.shards import Shards, StoredShards, share_array
+from fedray.data.shards import Shards, StoredShards, read_clients, share_array
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.net import per_sample
@@ -398,7 +398,7 @@ class Study:
         if name not in ("test", "hold_out", "train", OOD):
             raise BadInput(f"split({name!r}): choose test, hold_out, train or ood")
         if name == "train":
-            return self._join_clients(world, EVALUATED_CLIENTS)
+            return read_clients(self.shards, world, np.arange(min(EVALUATED_CLIENTS, self.clients.number)))
         if name == OOD:
             assert self.shards.data.ood is not None
             x = share_array(self.shards.data.ood)
@@ -412,16 +412,9 @@ class Study:
             world: Index of the world (a seed and a fold).
             clients: Number of clients, from client 0 on, whose samples are returned. None means all clients.
         """
-        (x, y), where = self._join_clients(world, clients), torch.tensor([world])
-        return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
-
-    def _join_clients(self, world: int, clients: int | None) -> tuple[Tensor, Tensor]:
-        """Returns raw inputs and targets of a world's training samples. The arguments are those of `pool_rows`."""
         client = np.arange(self.clients.number if clients is None else min(clients, self.clients.number))
-        fetched = self.shards.fetch(np.full_like(client, world), client)
-        real = np.arange(fetched.rows.shape[1]) < fetched.size[:, None]  # the others are padding
-        rows = fetched.rows[torch.from_numpy(real)]
-        return fetched.x[rows], fetched.labels(rows, 0)
+        (x, y), where = read_clients(self.shards, world, client), torch.tensor([world])
+        return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Converts a world's regression outputs `[..., q]` to the original units of the targets, as float64."""
