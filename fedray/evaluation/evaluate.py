@@ -371,11 +371,9 @@ def _measure_uncertainty(
         `[n]`. This part is None for a single model, or if the ensemble does not average its models' predictions.
     """
     members, mean = answer_world(outputs, study.evaluation.average, answer, world)
-    total = classification.entropies(mean)
     if len(members) == 1 or answer.combine is not None:  # only the entropy of a mean can be split
-        return total, None
-    each, weights = classification.entropies(members), answer.weigh_present(world)
-    return total, np.maximum(total - np.average(each, axis=0, weights=weights), 0.0)
+        return classification.entropies(mean), None
+    return classification.uncertainty(members, mean, answer.weigh_present(world))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

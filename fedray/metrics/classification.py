@@ -243,7 +243,7 @@ class Uncertainty(NamedTuple):
     knowledge: FloatArray
 
 
-def uncertainty(probs: ArrayLike) -> Uncertainty:
+def uncertainty(probs: ArrayLike, mean: ArrayLike | None = None, weights: FloatArray | None = None) -> Uncertainty:
     """Returns the uncertainty of an ensemble's predictions, and the part that the disagreement of its models explains.
 
     This part is called knowledge uncertainty. It is the entropy of the mean distribution minus the mean entropy of the
@@ -251,14 +251,16 @@ def uncertainty(probs: ArrayLike) -> Uncertainty:
 
     Args:
         probs: Probabilities of each model, `[K, n, C]`.
+        mean: Averaged probabilities, `[n, C]`. None means the plain mean of `probs`.
+        weights: Weights of the models in the mean of their entropies, `[K]` or `[K, n]`. None means equal weights.
 
     Example:
         >>> uncertainty([[[1.0, 0.0]], [[0.0, 1.0]]]).knowledge.round(4).tolist()
         [0.6931]
     """
     p = to_floats(probs)
-    total = entropies(p.mean(axis=0))
-    return Uncertainty(total, np.maximum(total - entropies(p).mean(axis=0), 0.0))
+    total = entropies(p.mean(axis=0) if mean is None else mean)
+    return Uncertainty(total, np.maximum(total - np.average(entropies(p), axis=0, weights=weights), 0.0))
 
 
 def entropies(probs: ArrayLike) -> FloatArray:
