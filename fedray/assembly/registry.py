@@ -365,7 +365,7 @@ def take_objects(
             _refuse_options(kind, keys)
         if is_partitioner(found.get("partition")):  # the partitioner decides the number of clients
             keys["data.partition.object"] = user_code.name_callable(found["partition"])
-        reading = take_data_options(found["data"], keys) if "data" in found else {}
+        reading = take_data_options(found["data"], keys, section_fields("data")) if "data" in found else {}
     reading = {} if isinstance(found.get("data"), Dataset) else reading or {}
     if "data" in found:
         found["data"] = adapt(found["data"], **reading)

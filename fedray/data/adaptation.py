@@ -291,9 +291,6 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
 # ---------------------------------------------------------------------------------------------------------------------
 # The function `adapt`, which converts a user's own data to a data set.
 
-SCENARIO_KEYS = (  # keys of `data` for data of any kind
-    "name", "object", "root", "fold", "hold_out", "test_clients", "scale", "partition",
-)  # fmt: skip
 STORED_BYTES = 1 << 20  # data in memory of this size and above are put into the store
 
 
@@ -302,6 +299,7 @@ def adapt(
     *,
     target: str | int | Sequence[str | int] | None = None,
     input: str | int | Sequence[str | int] | None = None,
+    exclude: str | int | Sequence[str | int] | None = None,
     group: str | int | None = None,
     test: Any = None,
     test_fraction: float = 0.2,
@@ -322,7 +320,8 @@ def adapt(
         target: The column to predict, or several columns for a regression with several targets.
         input: The input columns: columns of numbers and categories, or a single column of pictures, lists or text. None
             means the only column of pictures, lists or text. If there is no such column, None means all columns except
-            target and group.
+            target, group and `exclude`.
+        exclude: The columns of a table that are no inputs. They may be given only if `input` is None.
         group: The column that names the natural client (such as a hospital) of each sample.
         test: The test data in the same form as `thing`, or the name of the split or folder in `thing` that holds the
             test data. None means the test part of `thing`. If `thing` has no test part, test samples are drawn at
@@ -352,9 +351,9 @@ def adapt(
     """
     if isinstance(thing, Dataset):
         return thing
-    columns: dict[str, Any] = {"target": target, "input": input, "group": group, "missing": missing}
+    columns: dict[str, Any] = {"target": target, "input": input, "exclude": exclude, "group": group}
     drawn: dict[str, Any] = {"test": test, "test_fraction": test_fraction, "task": task}
-    reading = make_reading(**columns, **drawn, tokenizer=tokenizer, length=length, size=size)
+    reading = make_reading(**columns, **drawn, missing=missing, tokenizer=tokenizer, length=length, size=size)
     known = _find_key(thing, reading)
     if known is None:
         data = _keep_rows(read_form(thing, reading))
@@ -384,17 +383,20 @@ def names_data(thing: Any) -> bool:
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 
-def take_data_options(thing: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+def take_data_options(thing: Any, overrides: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """Removes the options of `adapt` from the overrides of a scenario, and returns these options as a dict.
 
-    `overrides` maps dotted keys, such as `data.target`, to values. A key below `data` that is no key of scenarios is an
-    option of `adapt`.
+    Args:
+        thing: The user's data.
+        overrides: Values by dotted key, such as `data.target`. Keys below `data` that are not in `keys` are options of
+            `adapt`.
+        keys: The keys of the scenario's section `data`.
 
     Raises:
         BadInput: `adapt` has no such option, or the data are already a `Dataset`, on which options have no effect.
     """
     known = ReadOptions._fields[:-1]
-    found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in SCENARIO_KEYS]
+    found = [key for key in overrides if key.startswith("data.") and key.split(".")[1] not in keys]
     for key in found:
         option = key.removeprefix("data.")
         if isinstance(thing, Dataset):

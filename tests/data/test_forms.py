@@ -126,6 +126,14 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
     assert hash_models(pair) == hash_models(named) == hash_models(wards, data__target="digit")
 
 
+@pytest.mark.parametrize("more", [{"standardize": False}, {"exclude": ["p9", "p10"]}])
+def test_keys_of_a_scenario_were_refused_with_data_that_are_an_object(tmp_path: Path, more: dict[str, Any]) -> None:
+    FRAME.to_csv(tmp_path / "digits.csv", index=False)
+    filed = {"name": "table", "path": str(tmp_path / "digits.csv"), "target": "digit", **more}
+    own = {f"data__{key}": value for key, value in more.items()}
+    assert hash_models(FRAME, data__target="digit", **own) == hash_models(filed)
+
+
 def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
     wards = write_clients(tmp_path)
     plain = {key: value for key, value in SCENARIO.items() if key not in ("data", "clients")}
