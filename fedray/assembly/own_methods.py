@@ -1,5 +1,6 @@
 """Checks the functions of a user's method and their results. An error is one line that names the function."""
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
@@ -348,25 +349,6 @@ parts=federated_each(setting), a phase of each
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks around each function of a user's method. The error for a wrong result names the function in one line.
 
-ARGUMENTS = {  # arguments of the functions of a method, of a phase and of its parts
-    "answer": "state",
-    "prepare": "state, pooled",
-    "join": "t, steps",
-    "explain_end": "state",
-    "schedule": "t, state",
-    "choose": "plan, losses",
-    "sizes": "plan",
-    "steps": "plan, sizes",
-    "traffic": "t, plan",
-    "remember": "t, state, plan, loss",
-    "ask": "state, stats",
-    "server_work": "t",
-    "init": "models",
-    "reduce": "uploads",
-    "step": "state, stats, t",
-    "bytes": "client, tier",
-    "apply": "uploads",
-}
 _NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply")
 _OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
@@ -438,13 +420,12 @@ def guard_method(
     return replace(fitted, phase=phase, parts=parts, **fields)
 
 
-def method_checks(
-    worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0
-) -> dict[str, Returns | None]:
+def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0) -> dict[str, Returns]:
     """Returns a check for each function of a method.
 
     A check takes the result and the arguments of the function. It returns what is wrong with the result, or None if
-    nothing is wrong.
+    nothing is wrong. Its arguments after the first have the names that messages give to the function's arguments. The
+    check does not read an argument that begins with an underscore.
 
     Args:
         worlds: Number of worlds, R.
@@ -455,22 +436,22 @@ def method_checks(
     """
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),
-        "prepare": lambda found, *_: check_state(found, worlds * models, None),
-        "join": None,
-        "explain_end": None,
+        "prepare": lambda found, _state, _pooled: check_state(found, worlds * models, None),
+        "join": lambda _found, _t, _steps: None,
+        "explain_end": lambda _found, _state: None,
     }
 
 
-def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | None]:
+def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns]:
     """Returns a check for each function of a phase of training, in the form of `method_checks`."""
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
-        "schedule": lambda found, *_: check_plan(found, ranges),
+        "schedule": lambda found, _t, _state: check_plan(found, ranges),
         "choose": lambda found, plan, _losses: check_choice(found, plan, ranges),
         "sizes": lambda found, plan: check_counts(found, len(plan.client), "samples"),
         "steps": lambda found, plan, _sizes: check_pair(found, len(plan.client), "steps", "samples"),
         "traffic": lambda found, _t, plan: check_pair(found, len(plan.client), "bytes up", "bytes down"),
-        "remember": lambda found, _t, state, *_: check_state(found, len(state.models), state),
+        "remember": lambda found, _t, state, _plan, _loss: check_state(found, len(state.models), state),
         "ask": lambda found, state, _stats: (
             None if found is None else check_state(found, len(state.models), state._replace(extra={}))
         ),
@@ -478,20 +459,21 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns | 
     }
 
 
-def _add_checks(thing: Any, where: str, checks: Mapping[str, Returns | None], path: str = "") -> dict[str, Any]:
+def _add_checks(thing: Any, where: str, checks: Mapping[str, Returns], path: str = "") -> dict[str, Any]:
     """Adds checks to the functions among an object's fields. Returns the checked functions by field name.
 
     Args:
         thing: A method, a phase, or a component of a phase.
         where: Name of the method in messages.
-        checks: The check of each function's result, by the name of the function.
+        checks: The check of each function's result, by the name of the function, as in `method_checks`.
         path: The path of the object inside the method, such as `server.`, with a dot at the end.
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():
         if (function := getattr(thing, name)) is not None or name in _NEEDED:
             what, remedy = f"{where}: {path}{name}", _OF_NONE.get(name, "")
-            found[name] = contract(what, function, returns, arguments=ARGUMENTS[name], again=True, remedy=remedy)
+            arguments = ", ".join(one.lstrip("_") for one in list(inspect.signature(returns).parameters)[1:])
+            found[name] = contract(what, function, returns, arguments=arguments, again=True, remedy=remedy)
     return found
 
 
@@ -500,13 +482,13 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     where, server, compress = about.where, phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
-    serves: dict[str, Returns | None] = {
-        "init": None,
-        "reduce": lambda found, _: check_stats(found),
-        "step": lambda found, state, *_: check_state(found, len(state.models), state),
+    serves: dict[str, Returns] = {
+        "init": lambda _found, _models: None,
+        "reduce": lambda found, _uploads: check_stats(found),
+        "step": lambda found, state, _stats, _t: check_state(found, len(state.models), state),
     }
-    sends: dict[str, Returns | None] = {
-        "bytes": lambda found, client, _: check_counts(found, len(client), "bytes"),
+    sends: dict[str, Returns] = {
+        "bytes": lambda found, client, _tier: check_counts(found, len(client), "bytes"),
         "apply": lambda found, uploads: check_compressed(found, uploads, compress.own),
     }
     check_fields(where, server, "server.")
