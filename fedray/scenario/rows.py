@@ -57,9 +57,7 @@ class Case:
     @property
     def default(self) -> Any:
         """Returns the general default of the key, without the defaults of methods."""
-        section, _, last = self.key.rpartition(".")
-        found = find_key(section, last)
-        return None if found is None else found.default
+        return _find_default(self.key)
 
     @property
     def name(self) -> str:
@@ -124,6 +122,18 @@ class Case:
         """Returns the task of the data, `classification` or `regression`, or an empty text if it is unknown."""
         name = self.scenario.data.name
         return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
+
+
+def _generalize(key: str) -> str:
+    """Returns a dotted key with `*` in place of the name of a tier."""
+    return re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key)
+
+
+def _find_default(key: str) -> Any:
+    """Returns the general default of a dotted key, or None for an unknown key."""
+    section, _, last = _generalize(key).rpartition(".")
+    found = find_key(section, last) if section in section_types() else None
+    return None if found is None else found.default
 
 
 def value_at(scenario: Scenario, key: str) -> Any:
@@ -554,42 +564,20 @@ def _show(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Values that request nothing special. They are accepted even if the key has no effect.
+# Values that request nothing special. Like a key's general default, they are accepted even if the key has no effect.
 
-_NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values; * stands for the name of a tier
-    "server.weighting": ("uniform",),
-    "server.coefficients": ("fedavg",),
-    "server.lr": (1,),
+_NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values beside the default; * stands for the name of a tier
     "compress.ratio": (1,),
     "compress.resource_ratio": (1,),
-    "schedule.kind": ("permutation", "walk"),  # a walk is refused by a row if there is a server
-    "schedule.rows": ("client",),
+    "schedule.kind": ("walk",),  # a row refuses a walk if there is a server
     "clients.number": (1,),  # if a single client has all samples
     "clients.tiers.*.share": (1,),
-    "clients.tiers.*.models_per_round": (1,),
-    "clients.tiers.*.width": (1,),
-    "data.partition.name": ("iid",),
-    "data.scale": ("standard",),
-    "participation.selection.name": ("uniform",),
-    "participation.mode": ("sync",),
     "participation.alpha": (1,),
     "participation.staleness": ("constant",),
-    "model.objective": ("auto",),
-    "participation.overcommit": (1,),
     "participation.fraction": (1,),
     "participation.per_round": (1,),  # if a single client has all samples
-    "local.lr_decay": (1,),
-    "local.last_batch": ("keep",),
-    "local.schedule.kind": ("constant",),
     "local.schedule.gamma": (1,),
-    "server.schedule.kind": ("constant",),
     "server.schedule.gamma": (1,),
-    "predict.gamma": (math.inf,),
-    "predict.average": ("probabilities",),
-    "vary": ("all",),
-    "lanes": ("auto",),
-    "clients.device": ("auto",),
-    "graph.transition": ("uniform",),
 }
 
 
@@ -644,7 +632,9 @@ def explain_idle_key(idle: Idle) -> str:
 
 
 def changes_nothing(key: str, value: Any) -> bool:
-    """Returns whether a value of a key changes nothing, such as None. Such a value is accepted in every scenario.
+    """Returns whether a value of a key changes nothing, such as None or the key's general default.
+
+    Such a value is accepted in every scenario.
 
     Example:
         >>> changes_nothing("clients.tiers.weak.width", 1.0), changes_nothing("rounds", 1)
@@ -652,8 +642,9 @@ def changes_nothing(key: str, value: Any) -> bool:
     """
     if value is None or value is False or value in ("none", "dense", "always") or value in ([], {}):
         return True
-    neutral = _NEUTRAL.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), ())
-    return (value == 0 and not key.startswith("predict.")) or value in neutral
+    if value == 0 and not key.startswith("predict."):
+        return True
+    return value == _find_default(key) or value in _NEUTRAL.get(_generalize(key), ())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_what_says_that_nothing_is_done_may_stand_anywhere() -> None:
         ("clients.tiers.all.share", 1),
         ("clients.tiers.all.models_per_round", 1),
         ("clients.tiers.all.width", 1),
-        ("schedule.rows", "client"),
+        ("local.lr", 0.01),
         ("local.schedule.gamma", 1),
         ("clients.number", 1),
         ("data.partition.name", "iid"),
