@@ -39,7 +39,7 @@ from method_cases import CASES, SCENARIO, changed, make_case
 
 import fedray
 from fedray.data import Split, classification
-from fedray.scenario import read_cells, read_scenario, to_plain
+from fedray.scenario.loader import read_cells, read_scenario, to_plain
 
 Lines = Iterator[tuple[str, str]]
 ROOT = Path(__file__).parents[1]

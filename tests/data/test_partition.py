@@ -28,7 +28,7 @@ from fedray.data.shards import Shards, StoredShards, count_held_labels
 from fedray.data.shifts import Shifts, draw_clusters, draw_groups, draw_meanings
 from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, classification, limit_rows
-from fedray.scenario import read_scenario
+from fedray.scenario.loader import read_scenario
 from fedray.scenario.sections import PARTITION_SPECS
 
 
