@@ -558,23 +558,16 @@ class SweepResult:
         If the trials have several seeds or folds, there is a column `OBJECTIVE_standard_error` too. If a
         searched key has the name of another column, such as `rounds`, the column has the values of the key.
         """
-        fields = {name: self._fields(name) for name in ("values", "params")}
-        known = {name for columns in fields.values() for name in columns}
-        columns: dict[str, Any] = {}
-        for name in self._table.column_names:
-            if name == "standard_errors":
-                errors = {f"{objective}_standard_error": column for objective, column in self._fields(name).items()}
-                columns |= {name: column for name, column in errors.items() if column.null_count < len(column)}
-            elif name in fields:
-                columns |= fields[name]
-            elif name not in known:
-                columns[name] = self._table[name].combine_chunks()
+        flat, columns = self._table.flatten(), dict[str, Any]()
+        for path, column in zip(flat.column_names, flat.columns, strict=True):
+            record, _, name = path.partition(".")
+            if not name:
+                columns.setdefault(record, column)
+            elif record != "standard_errors":
+                columns[name] = column
+            elif column.null_count < len(column):
+                columns[f"{name}_standard_error"] = column
         return pa.table(columns).to_pandas()
-
-    def _fields(self, name: str) -> dict[str, Any]:
-        """Returns the fields of a column of structs in `trials.parquet`, by name."""
-        column = self._table[name].combine_chunks()
-        return {each.name: column.field(each.name) for each in column.type}
 
     def _repr_html_(self) -> str:
         return str(self.get_dataframe().to_html(index=False, max_rows=20, float_format="{:.4g}".format, border=0))
