@@ -40,44 +40,37 @@ from fedray.storage.directory import make_move_check
 SECONDS_BETWEEN_LINES = SILENCE - 1  # seconds between two lines of a cell; shorter than the time until a STILL line
 
 
-class CellLines:
-    """Collects the lines that the processes of cells print.
+def hear_line(
+    heard: dict[str, tuple[str, float]], cell: str, line: str, say: Callable[[str], object], now: float
+) -> None:
+    """Takes a line that the process of a cell has printed, and prints it if the cell has said nothing for a while.
 
-    From time to time, prints the newest line of a cell. A line that begins with "fedray: note:" becomes a warning. A
-    line that only says "the cell still works" is dropped, because the table prints such lines itself.
+    A line that begins with "fedray: note:" becomes a warning. A line that only says "the cell still works" is dropped,
+    because the table prints such lines itself.
 
     Args:
+        heard: For each cell its newest line and the time at which one of its lines was printed. Is changed.
+        cell: The name of the cell.
+        line: The line.
         say: A function that prints a line.
-        clock: A function that returns the time in seconds.
+        now: The time in seconds.
 
     Example:
-        >>> lines = CellLines(print, clock=iter([0.0, 2.0, 15.0]).__next__)
-        >>> for second in (1, 3, 16):
-        ...     lines.hear("iid", f"round {second}/20  accuracy 0.9000")
+        >>> heard = {}
+        >>> for second in (0, 2, 15):
+        ...     hear_line(heard, "iid", f"round {second + 1}/20  accuracy 0.9000", print, float(second))
         cell iid: round 16/20  accuracy 0.9000
-        >>> lines.newest("iid"), lines.newest("path")
-        ('round 16/20  accuracy 0.9000', '')
+        >>> heard
+        {'iid': ('round 16/20  accuracy 0.9000', 15.0)}
     """
-
-    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._newest: dict[str, str] = {}
-        self._spoke: dict[str, float] = {}
-
-    def hear(self, cell: str, line: str) -> None:
-        """Takes a line that the process of a cell has printed."""
-        if line.startswith(NOTE):
-            errors.warn_user(line.removeprefix(NOTE), errors.FedrayWarning)
-        elif line.strip() and not line.startswith(STILL):
-            now = self._clock()
-            self._newest[cell] = line.strip()
-            if now - self._spoke.setdefault(cell, now) >= SECONDS_BETWEEN_LINES:
-                self._spoke[cell] = now
-                self._say(f"cell {cell}: {line}")
-
-    def newest(self, cell: str) -> str:
-        """Returns the newest line of a cell, or an empty text if there is none. Notes are left out."""
-        return self._newest.get(cell, "")
+    if line.startswith(NOTE):
+        errors.warn_user(line.removeprefix(NOTE), errors.FedrayWarning)
+    elif line.strip() and not line.startswith(STILL):
+        spoke = heard.get(cell, ("", now))[1]
+        due = now - spoke >= SECONDS_BETWEEN_LINES
+        heard[cell] = (line.strip(), now if due else spoke)
+        if due:
+            say(f"cell {cell}: {line}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +103,7 @@ def train_cells(
     began = time.monotonic()
     at_work: list[str] = []
     ended: list[str] = []
-    lines = CellLines(say)
+    heard: dict[str, tuple[str, float]] = {}  # by cell, for `hear_line`
 
     def train_cell(cell: NamedCell) -> str | None:
         """Runs or resumes one cell. Returns the reason if the cell failed, or None if it is finished."""
@@ -132,11 +125,11 @@ def train_cells(
             variables = {PARTS_VARIABLE: str(at_once)}  # cells share the cluster or this machine
             child = start_child([*command, *options[cell.name]], keep=[lock], variables=variables)
             children.append(child)
-            status = follow_child(child, lambda line: lines.hear(cell.name, line))
+            status = follow_child(child, lambda line: hear_line(heard, cell.name, line, say, time.monotonic()))
             children.remove(child)
         if status < 0:
             return f"its process was ended by {signal.Signals(-status).name}"
-        return None if status == 0 else (lines.newest(cell.name) or "no message").removeprefix("fedray: ")
+        return None if status == 0 else heard.get(cell.name, ("no message", 0.0))[0].removeprefix("fedray: ")
 
     def train(cell: NamedCell) -> None:
         confirm_directory()

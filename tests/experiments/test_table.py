@@ -18,7 +18,7 @@ from small_data import write_table
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments import table as cells
-from fedray.experiments.table import CellLines, format_latex, format_markdown, refuse_unknown_metrics, run_table
+from fedray.experiments.table import format_latex, format_markdown, hear_line, refuse_unknown_metrics, run_table
 from fedray.files.plain import hold_lock
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
@@ -102,14 +102,12 @@ def test_a_child_ends_with_a_parent_that_is_killed() -> None:
 
 
 def test_a_round_that_took_minutes_was_not_shown_because_the_cell_had_said_that_it_still_works() -> None:
-    said: list[str] = []
-    clock = iter([0.0, 107.0, 214.0])  # it is not asked for lines that say nothing new
-    heard = CellLines(said.append, clock=clock.__next__)
+    said, heard = list[str](), dict[str, tuple[str, float]]()
     for t in (1, 2, 3):
-        heard.hear("wide", f"round {t}/100")
+        hear_line(heard, "wide", f"round {t}/100", said.append, 107.0 * t)
         for waited in (15, 38, 63, 88, 106):
-            heard.hear("wide", f"still training ({waited} s)")
-        assert heard.newest("wide") == f"round {t}/100"
+            hear_line(heard, "wide", f"still training ({waited} s)", said.append, 107.0 * t + waited)
+        assert heard["wide"][0] == f"round {t}/100"
     assert said == ["cell wide: round 2/100", "cell wide: round 3/100"]
 
 
