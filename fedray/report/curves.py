@@ -117,17 +117,18 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
     title = f"{format_bytes(float(up.sum()))} go up and {format_bytes(float(down.sum()))} come down"
     title += f"; {100 * share:.0f} % of it is {tiers[int((up + down).argmax())]}'s"
-    unit, name = choose_unit("bytes", float(max(up.max(), down.max())))
+    most = float(max(up.max(), down.max()))
+    unit, name = choose_unit("bytes", most)
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, color in ((-0.19, up, pictures.ACCENT), (0.19, down, pictures.PALETTE[4])):
-        bars = axes.barh(where + shift, values / unit, 0.34, color=color, linewidth=0)
-        axes.bar_label(bars, [format_bytes(value) for value in values], padding=4)
+        pictures.draw_bars(axes, 0.0, where + shift - 0.17, values / unit, 0.34, facecolor=color)
+        for y, value in zip(where + shift, values, strict=True):
+            axes.annotate(format_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.grid(visible=False)
     axes.set_yticks(where, tiers)
-    axes.invert_yaxis()
-    axes.margins(x=0.2)
-    axes.set_xlabel(f"bytes ({name}{', mean of the replicates' if run.worlds > 1 else ''})")
+    axes.set(xlabel=f"bytes ({name}{', mean of the replicates' if run.worlds > 1 else ''})")
+    axes.set(xlim=(0, 1.2 * most / unit), ylim=(len(tiers) - 0.5, -0.5))
     pictures.draw_key(axes, ["uplink", "downlink"], [pictures.ACCENT, pictures.PALETTE[4]])
     return figure
 

@@ -266,7 +266,7 @@ def read_panels(figure: Figure) -> list[Panel]:
     found = []
     panels = _list_panels(figure)
     for index, axes in enumerate(panels):
-        traces, every = _thin(_merge_bars(_read_traces(axes, f"p{index}")), MOST_NUMBERS // len(panels))
+        traces, every = _thin(_read_traces(axes, f"p{index}"), MOST_NUMBERS // len(panels))
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             axis.set_gid(f"p{index}{name}")
             axis.label.set_gid(f"p{index}{name}-label")
@@ -307,7 +307,7 @@ def _read_traces(axes: Axes, prefix: str) -> list[Trace]:
             traces[-1] |= _read_band(artist, traces[-1])
         elif isinstance(artist, PathCollection):
             one = _read_dots(artist)
-        elif isinstance(artist, PathPatch | Rectangle) and artist is not axes.patch:
+        elif isinstance(artist, PathPatch):
             one = _read_bars(artist, key)
         elif isinstance(artist, AxesImage):
             one = _read_cells(artist)
@@ -347,16 +347,13 @@ def _read_dots(dots: PathCollection) -> Trace:
     return {**_name(dots.get_label()), "kind": "points", "x": places[:, 0], "y": places[:, 1], "color": color}
 
 
-def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | None:
-    """Returns left, bottom, width and height of rectangles drawn by `draw_bars`, or of a rectangle of Matplotlib."""
-    if isinstance(patch, Rectangle):
-        sides = np.array([[patch.get_x(), patch.get_y(), patch.get_width(), patch.get_height()]])
-    else:
-        corners = np.asarray(patch.get_path().vertices)
-        if len(corners) % 5 or not len(corners):
-            return None
-        corners = corners.reshape(-1, 5, 2)
-        sides = np.concatenate([corners[:, 0], corners[:, 2] - corners[:, 0]], axis=1)
+def _read_bars(patch: PathPatch, key: dict[str, str]) -> Trace | None:
+    """Returns left, bottom, width and height of rectangles drawn by `draw_bars`."""
+    corners = np.asarray(patch.get_path().vertices)
+    if len(corners) % 5 or not len(corners):
+        return None
+    corners = corners.reshape(-1, 5, 2)
+    sides = np.concatenate([corners[:, 0], corners[:, 2] - corners[:, 0]], axis=1)
     color = to_hex(patch.get_facecolor())
     name = str(patch.get_label() or "")
     return {
@@ -365,20 +362,6 @@ def _read_bars(patch: PathPatch | Rectangle, key: dict[str, str]) -> Trace | Non
         **dict(zip(("x", "y", "w", "h"), sides.T, strict=True)),
         "color": _show_color(color),
     }
-
-
-def _merge_bars(traces: list[Trace]) -> list[Trace]:
-    """Merges rectangles drawn by `Axes.barh`, so that each color has one trace."""
-    merged: list[Trace] = []
-    for trace in traces:
-        same = [t for t in merged if t["kind"] == trace["kind"] == "bars" and t["color"] == trace["color"]]
-        if same and same[0]["name"] == trace["name"]:
-            for side in ("x", "y", "w", "h"):
-                same[0][side] = np.concatenate([same[0][side], trace[side]])
-            same[0].setdefault("ids", [same[0]["id"]]).append(trace["id"])
-        else:
-            merged.append(trace)
-    return merged
 
 
 def _read_cells(image: AxesImage) -> Trace | None:

@@ -279,9 +279,10 @@ def figure_importance(view: View) -> Figure | None:
     for i, name in enumerate(names):
         place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
         share = [found[i].get(key, 0.0) for key in keys]
-        axes.barh(place, share, height=height * 0.9, color=pictures.PALETTE[i], label=name)
+        look = {"facecolor": pictures.PALETTE[i], "label": name}
+        pictures.draw_bars(axes, 0.0, place - 0.45 * height, share, 0.9 * height, **look)
     axes.set_yticks(range(len(keys)), [key.replace(", ", ",\n") for key in keys])
-    axes.set_xlabel("share of the objective's spread")
+    axes.set(xlabel="share of the objective's spread", xlim=(0, None), ylim=(-0.5, len(keys) - 0.5))
     pictures.use_percent(axes.xaxis)
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")

@@ -23,10 +23,8 @@ const AXES_DRAWN_ANEW = {
       }
     }
     for (const trace of panel.traces) {
-      for (const id of trace.ids ?? [trace.id]) {
-        for (const part of [this.find(view, id), this.find(view, `${id}-band`)]) {
-          part?.classList.toggle("off", anew || !visible.has(trace));
-        }
+      for (const part of [this.find(view, trace.id), this.find(view, `${trace.id}-band`)]) {
+        part?.classList.toggle("off", anew || !visible.has(trace));
       }
     }
     if (!anew) return;
