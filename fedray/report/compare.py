@@ -330,30 +330,52 @@ def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
     return list(dict.fromkeys(str(one) for one in given if one is not None))
 
 
+def figure_bytes(run: ReadRun) -> Figure | None:
+    """Draws the headline metric over the bytes sent up and down."""
+    return overlay_curves([run], run.metric, "bytes")
+
+
+def figure_seconds(run: ReadRun) -> Figure | None:
+    """Draws the headline metric over virtual time."""
+    return overlay_curves([run], run.metric, "seconds")
+
+
 def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | None:
-    """Draws the curves of one score for all runs, over `what`: `rounds`, `bytes` or `seconds`."""
+    """Draws the curves of one score for all runs, over `what`: `rounds`, `bytes` or `seconds`.
+
+    The picture of a single run has a title with the last value instead of a legend.
+    """
     found = [(i, run.name, curves.read_curve_over(run, what, metric)) for i, run in enumerate(runs)]
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
     if not lines or metric in read.CONTEXT:
         return None
-    word, wide = name_score(metric), what == "rounds"
-    title = word[0].upper() + word[1:] + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
-    if wide:  # the spread at the end of the runs; only paired differences show which run is better
+    word, wide, alone = name_score(metric), what == "rounds", len(runs) == 1
+    word = word[0].upper() + word[1:]
+    title = word + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
+    if alone:
+        x, curve = lines[0][2]
+        ends = {"bytes": f"{format_bytes(x[-1])} moved", "seconds": f"{format_seconds(x[-1])} of virtual time"}
+        end = format_number(float(curve.mean[-1]), metric)
+        title = f"{word} is {end} after {ends.get(what, f'{x[-1]:.0f} rounds')}"
+    elif wide:  # the spread at the end of the runs; only paired differences show which run is better
         title += f" over the rounds of {len(lines)} runs"
         if len(lines) <= MOST_NAMED_RUNS:
             each = [(name, format_number(float(curve.mean[-1]), metric), curve) for _, name, (_, curve) in lines]
-            ends = ", ".join(f"{name} {end} after {curve.round[-1]:.0f}" for name, end, curve in each)
-            title = f"{word[0].upper() + word[1:]} over the rounds: {ends}"
+            text = ", ".join(f"{name} {end} after {curve.round[-1]:.0f}" for name, end, curve in each)
+            title = f"{word} over the rounds: {text}"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
     colors = pictures.pick_colors(len(runs))
     size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
-        curves.draw_mean_line(axes, x / size, curve, color=colors[index], width=2.0, label=name)
+        curves.draw_mean_line(axes, x / size, curve, color=colors[index], width=2.0, label=None if alone else name)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
+    unit += ", one replicate" * any(run.worlds > 1 for run in runs)
     words = {"rounds": "rounds completed", "bytes": f"bytes up and down ({unit})", "seconds": f"virtual time ({unit})"}
     axes.set_xlabel(words[what])
     if wide:
         pictures.use_whole_numbers(axes.xaxis)
+    elif alone:
+        axes.set_xlim(left=0)
     curves.label_headline(axes, metric)
     if has_direction(metric):
         curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])

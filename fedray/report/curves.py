@@ -355,16 +355,6 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     return figure
 
 
-def figure_bytes(run: ReadRun) -> Figure | None:
-    """Draws the headline metric over the bytes sent up and down."""
-    return _figure_over(run, "bytes")
-
-
-def figure_seconds(run: ReadRun) -> Figure | None:
-    """Draws the headline metric over virtual time."""
-    return _figure_over(run, "seconds")
-
-
 def figure_scores(run: ReadRun) -> Figure | None:
     """Draws all other scores over rounds, each in a small panel."""
     names = (*list_own_metrics(run.scenario), *PANEL_SCORES)
@@ -501,24 +491,6 @@ def draw_legend(axes: Axes, metric: str, columns: int = 1) -> None:
     """Draws the legend, if it has an entry, in the corner that a curve of this metric leaves free."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper right" if lower_is_better(metric) else "lower right", ncols=columns)
-
-
-def _figure_over(run: ReadRun, what: str) -> Figure | None:
-    found = read_curve_over(run, what)
-    if found is None:
-        return None
-    x, curve = found
-    human = format_bytes if what == "bytes" else format_seconds
-    size, name = choose_unit(what, float(x[-1]))
-    end = format_number(float(curve.mean[-1]), run.metric)
-    cost = {"bytes": f"{human(x[-1])} moved", "seconds": f"{human(x[-1])} of virtual time"}[what]
-    figure, axes = pictures.make_canvas(f"{end} {name_score(run.metric)} after {cost}", size=(pictures.NARROW, 3.2))
-    draw_mean_line(axes, x / size, curve, color=pictures.INK, width=2.2)
-    each = ", one replicate" if run.worlds > 1 else ""
-    axes.set(xlabel=f"{'bytes up and down' if what == 'bytes' else 'virtual time'} ({name}{each})", xlim=(0, None))
-    label_headline(axes, run.metric)
-    cut_beginning(axes, run.metric, [curve])
-    return figure
 
 
 def label_rounds(run: ReadRun) -> str:

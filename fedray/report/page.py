@@ -174,8 +174,8 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         "What it reached",
         (
             (curves.figure_rounds, "The best round is chosen on the test data: it is a mark, not a result to report."),
-            (curves.figure_bytes, "Bytes of all clients so far, in both directions."),
-            (curves.figure_seconds, SECONDS_NOTE),
+            (compare.figure_bytes, "Bytes of all clients so far, in both directions."),
+            (compare.figure_seconds, SECONDS_NOTE),
             (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
             (curves.figure_losses, LOSS_NOTE),
         ),
@@ -229,7 +229,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 )
 
 
-OF_WORLDS = {curves.figure_rounds, curves.figure_bytes, curves.figure_seconds, curves.figure_scores}  # with bands
+OF_WORLDS = {curves.figure_rounds, compare.figure_bytes, compare.figure_seconds, curves.figure_scores}  # with bands
 OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
 
 
