@@ -377,7 +377,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     elif alone:
         axes.set_xlim(left=0)
     curves.label_headline(axes, metric)
-    if has_direction(metric):
+    if has_direction(metric) and not (wide and alone):
         curves.cut_beginning(axes, metric, [curve for _, _, (_, curve) in lines])
     if wide or len(lines) <= 6:
         curves.draw_legend(axes, metric)

@@ -459,12 +459,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
 # Single pictures of the report for notebooks, which are the same figures in colors that do not depend on the page.
 
 
-def list_draws(run: ReadRun) -> dict[str, Draw]:
+def list_draws(run: ReadRun) -> dict[str, Callable[[], Figure | None]]:
     """Returns by name the functions that draw single pictures: the pictures of the report, and one for each score."""
-    drawn: dict[str, Draw] = {draw.__name__.removeprefix("figure_"): draw for _, draws in SECTIONS for draw, _ in draws}
+    drawn = {draw.__name__.removeprefix("figure_"): partial(draw, run) for _, draws in SECTIONS for draw, _ in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
-    plain = {name: partial(figure_score, name=name) for name in scores}
+    plain = {name: partial(compare.overlay_curves, [run], name, "rounds") for name in scores}
     return {**plain, **{name: drawn[of] for name, of in short.items()}, **drawn}
 
 
@@ -485,7 +485,7 @@ def draw_plot(run: ReadRun, name: str | None = None) -> Figure:
         >>> draw_plot(run, "nll").axes[0].get_ylabel()
         'NLL (nats)'
     """
-    return draw_named({known: partial(draw, run) for known, draw in list_draws(run).items()}, name or run.metric, "run")
+    return draw_named(list_draws(run), name or run.metric, "run")
 
 
 def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: str) -> Figure:
@@ -525,18 +525,4 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
         from IPython.core.pylabtools import select_figure_formats
 
         select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]  # without types
-    return figure
-
-
-def figure_score(run: ReadRun, name: str) -> Figure | None:
-    """Draws any score over the rounds."""
-    curve = run.curve(name)
-    if curve is None:
-        return None
-    end = wording.format_number(float(curve.mean[-1]), name)
-    figure, axes = pictures.make_canvas(f"{wording.name_score(name)} is {end} after {curve.round[-1]:.0f} rounds")
-    curves.draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=2.0)
-    axes.set_xlabel("rounds completed")
-    pictures.use_whole_numbers(axes.xaxis)
-    curves.label_headline(axes, name)
     return figure
