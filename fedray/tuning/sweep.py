@@ -246,22 +246,6 @@ def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
     return tuple(found)
 
 
-def warn_of_random_search(sweep: Sweep, trials: int) -> None:
-    """Warns if there are too few trials for the sampler to learn from.
-
-    The sampler then proposes all trials at random.
-    """
-    keys = {"nsga2": ("population", sweep.sampler.population)}
-    if "sampler" in sweep.source:  # the file names tpe itself
-        keys["tpe"] = ("startup", sweep.sampler.startup)
-    key, first = keys.get(sweep.sampler.name, ("", 0))
-    if trials <= first:
-        warn_user(
-            f"sampler.name = {sweep.sampler.name} with {trials} trials is random search, because its first {first} are "
-            f"random: raise trials, or lower sampler.{key}"
-        )
-
-
 def warn_of_missing_noise(sweep: Sweep) -> None:
     """Warns if an objective of a regression includes the observation noise only in trials with a single model.
 

@@ -47,7 +47,7 @@ from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
 from fedray.tuning.space import Row, SweepObjective, average_objectives, enumerate_grid, find_inference_keys
-from fedray.tuning.sweep import TRIALS, Sweep, warn_of_random_search
+from fedray.tuning.sweep import TRIALS, Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
 # One training of a sweep in a worker's process, which ends as soon as the values of the objectives are known.
@@ -565,8 +565,6 @@ WORDS = {state: word for word, state in STATES.items()}
 def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
     """Returns the planned number of trials, and the points of a grid (None for other samplers).
 
-    Warns if there are too few trials for the sampler to learn from.
-
     Raises:
         BadInput: Fewer than one trial is requested.
 
@@ -581,7 +579,6 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
         raise BadInput(f"--trials = {trials}: give at least 1")
     points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
     wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
-    warn_of_random_search(sweep, wanted)
     return (wanted if points is None else min(wanted, len(points))), points
 
 
