@@ -345,7 +345,7 @@ class Section(NamedTuple):
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
-    """Returns the dataclass field for a key of a scenario. The arguments are fields of `Option`."""
+    """Returns the dataclass field for a key of a scenario or a sweep. The arguments are fields of `Option`."""
     option = {"key": Option(default, check, needs=needs)}
     if default is REQUIRED:
         return field(metadata=option)

@@ -13,12 +13,12 @@ Example:
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from fedray.core import options as opt
 from fedray.core.errors import BadInput, quote_value, warn_user
-from fedray.core.options import Check, label, maybe, one_of, whole
 from fedray.core.scores import cut_split
 from fedray.scenario import nested
 from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
@@ -44,10 +44,10 @@ class SamplerKeys:
         population: The size of the population of NSGA-II.
     """
 
-    name: str
-    seed: int
-    startup: int
-    population: int
+    name: str = opt.key("tpe", opt.one_of("tpe", "random", "grid", "nsga2"))
+    seed: int = opt.key(0, opt.whole(0, 2**31))
+    startup: int = opt.key(10, opt.whole(1, 10**6))
+    population: int = opt.key(20, opt.whole(2, 10**4))
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class PrunerKeys:
         reduction: With hyperband and asha, about one in `reduction` of the compared trials continues.
     """
 
-    name: str
-    startup: int
-    warmup: int
-    reduction: int
+    name: str = opt.key("none", opt.one_of("none", "median", "hyperband", "asha"))
+    startup: int = opt.key(5, opt.whole(1, 10**6))
+    warmup: int = opt.key(1, opt.whole(0, 10**6))
+    reduction: int = opt.key(3, opt.whole(2, 100))
 
 
 @dataclass(frozen=True)
@@ -345,36 +345,23 @@ def _try_values(sweep: Sweep) -> Iterator[Values]:
 # Reads sweep files in strict YAML. Every mistake raises `BadInput` with one line that has key, value and remedy.
 
 HOLD_OUT = 0.2
-SAMPLERS = ("tpe", "random", "grid", "nsga2")
-PRUNERS = ("none", "median", "hyperband", "asha")
 TRIALS = 20
 MOST_ACTORS = 1000  # actors of one trial at most
-KeyTable = Mapping[str, tuple[Any, Check]]  # key -> default and check
+Section = TypeVar("Section", SamplerKeys, PrunerKeys)
+KeyTable = Mapping[str, tuple[Any, opt.Check]]  # key -> default and check
 SWEEP: KeyTable = {
-    "name": (None, maybe(label)),
+    "name": (None, opt.maybe(opt.label)),
     "scenario": (None, anything),
     "overrides": (None, anything),
     "space": (None, anything),
     "objectives": (None, anything),
     "sampler": ("tpe", anything),
     "pruner": ("none", anything),
-    "trials": (None, maybe(whole(1, 10**6))),
-    "jobs": (1, whole(1, 10**4)),
+    "trials": (None, opt.maybe(opt.whole(1, 10**6))),
+    "jobs": (1, opt.whole(1, 10**4)),
     "trial": (None, anything),
 }
-SAMPLER: KeyTable = {
-    "name": ("tpe", one_of(*SAMPLERS)),
-    "seed": (0, whole(0, 2**31)),
-    "startup": (10, whole(1, 10**6)),
-    "population": (20, whole(2, 10**4)),
-}
-PRUNER: KeyTable = {
-    "name": ("none", one_of(*PRUNERS)),
-    "startup": (5, whole(1, 10**6)),
-    "warmup": (1, whole(0, 10**6)),
-    "reduction": (3, whole(2, 100)),
-}
-TRIAL: KeyTable = {"actors": (0, whole(1, MOST_ACTORS))}
+TRIAL: KeyTable = {"actors": (0, opt.whole(1, MOST_ACTORS))}
 READ = {  # keys of a sampler or pruner, by the name of the sampler or pruner
     "tpe": ("seed", "startup"),
     "random": ("seed",),
@@ -408,8 +395,6 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     given = _section("", to_plain_values(tree), SWEEP)
     base = _base(given, where.parent if where is not None else Path(), imports)
     objectives = read_objectives(given["objectives"])
-    sampler = SamplerKeys(**_named_section("sampler", given["sampler"], SAMPLER))
-    pruner = PrunerKeys(**_named_section("pruner", given["pruner"], PRUNER))
     name = given["name"] or (where.stem if where is not None else "sweep")
     source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # `name` becomes the study's name
     source_tree.pop("overrides", None)
@@ -418,8 +403,8 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
         base=base,
         space=space.read_space(given["space"]),
         objectives=objectives,
-        sampler=sampler,
-        pruner=pruner,
+        sampler=_named_section("sampler", given["sampler"], SamplerKeys),
+        pruner=_named_section("pruner", given["pruner"], PrunerKeys),
         trials=given["trials"],
         jobs=given["jobs"],
         actors=_section("trial", {} if given["trial"] is None else given["trial"], TRIAL)["actors"],
@@ -429,18 +414,18 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     return sweep
 
 
-def _named_section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Reads the section `sampler` or `pruner`, for which the file may give only a name.
+def _named_section(path: str, given: Any, kind: type[Section]) -> Section:
+    """Reads the section `sampler` or `pruner`, for which the file may give only a name. `kind` declares its keys.
 
     Refuses keys that this sampler or pruner does not use.
     """
     keys = {"name": given} if isinstance(given, str) else given
-    found = _section(path, keys, table)
-    read = READ.get(found["name"], ())
+    found = kind(**_section(path, keys, {f.name: (f.default, f.metadata["key"].check) for f in fields(kind)}))
+    read: tuple[str, ...] = READ.get(found.name, ())
     for key in keys:
         if key not in ("name", *read):
             has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
-            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {found['name']}, {has}: leave it out")
+            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {found.name}, {has}: leave it out")
     return found
 
 
