@@ -585,8 +585,10 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
         made = own if own is not None else partition.make_partitioner(options["partitioner"], given, clients)
-        columns = partition.list_columns(data)
-        return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in columns.items()}, clients)
+        y, group = data.train.y, data.train.group
+        table = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}
+        table |= data.columns if group is None else {"group": group, **data.columns}
+        return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in table.items()}, clients)
     if own is not None:
         wanted = partition.wants_columns(own)
 

@@ -582,8 +582,9 @@ def dirichlet(
     for share, n in zip(shares, count, strict=True):
         edges = np.cumsum(_drop_full_clients(share, size >= len(y) / clients) if cap else share)
         edges[-1] = 1.0
-        owners.append(_deal_class(edges, n))
-        size += np.bincount(owners[-1], minlength=clients)
+        counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
+        owners.append(np.repeat(np.arange(clients), counts))  # client of each sample of the class, sorted by client
+        size += counts
     return raise_to_least(gather_cut(order, np.concatenate(owners), clients), least, generator)
 
 
@@ -594,15 +595,6 @@ def _drop_full_clients(share: FloatArray, full: BoolArray) -> FloatArray:
     """
     left = np.where(full, 0.0, share)
     return left / left.sum() if left.sum() > 0 else ~full / np.count_nonzero(~full)
-
-
-def _deal_class(edges: Array, n: int) -> IntArray:
-    """Deals n samples according to the shares of clients. Returns the client of each sample, sorted by client, `[n]`.
-
-    `edges` are the cumulative shares of the N clients.
-    """
-    counts = np.diff(np.rint(np.minimum(edges, 1.0) * n).astype(np.int64), prepend=0)
-    return np.repeat(np.arange(len(edges)), counts)
 
 
 PARTITIONS: dict[str, Callable[..., ClientRows]] = {
@@ -712,9 +704,9 @@ def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
 # ---------------------------------------------------------------------------------------------------------------------
 # Partitioners of `flwr_datasets`. A Flower user gets exactly the index lists that Flower makes.
 #
-# The partitioner gets a table of the training samples without the inputs. The columns are `label`, every further column
-# of the data set, and `group` if the data have natural clients. The partitioner has its own seed (Flower's default is
-# 42). So all replicates have the same partition.
+# The partitioner gets a table of the training samples without the inputs. The columns are `label` (or `row`, the index
+# of the sample, in a regression), every further column of the data set, and `group` if the data have natural clients.
+# The partitioner has its own seed (Flower's default is 42). So all replicates have the same partition.
 
 INSTALL = "pip install 'fedray[flower]'"
 ROW = "fedray_row"  # the column with the indices of the samples
@@ -782,16 +774,6 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     if clients not in (None, number):
         raise BadInput(f"clients.number = {clients}, but {name} makes {number} partitions: leave it out")
     return cut_of_parts(parts, rows, f"data.partition.partitioner = {name}")
-
-
-def list_columns(data: Dataset) -> dict[str, Array]:
-    """Returns the columns by which training samples can be dealt, `[n]` each.
-
-    The column `label` has the labels. A regression has a column `row` with the indices of the samples instead.
-    """
-    y, group = data.train.y, data.train.group
-    known: dict[str, Array] = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}
-    return {**known, **({} if group is None else {"group": group}), **data.columns}
 
 
 def is_partitioner(thing: Any) -> bool:

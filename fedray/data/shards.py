@@ -334,7 +334,11 @@ class StoredShards:
         self._x, self._y = _share_rows(data.train)
         scaling = Scaling.of(data, folds)
         self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
-        self._own_test = _own_test_rows(data.test.group, groups)
+        self._own_test: ClientRows | None = None  # the test samples of each client's natural group, if there are groups
+        if data.test.group is not None and groups is not None:
+            client = np.minimum(np.searchsorted(groups, data.test.group), len(groups) - 1)
+            known = np.flatnonzero(groups[client] == data.test.group)
+            self._own_test = gather_cut(known, client[known], len(groups))
         self._labels: Tensor | None = None  # training labels of all worlds, `[R * n]`, if some are wrong
         self._strides = [0, 0]  # distance in x and in y between the same samples of two worlds; 0 if worlds share them
         self._clusters: list[IntArray] = []  # true clusters of clients in each world, if known
@@ -493,15 +497,6 @@ class StoredShards:
         y = self._y.numpy()[rows + world * self._strides[1]] if self._meanings else self.data.train.y[rows]
         counts = np.bincount(owner * classes + y, minlength=number * classes)
         return counts.reshape(number, classes).astype(np.int64)
-
-
-def _own_test_rows(test_group: IntArray | None, groups: Array | None) -> ClientRows | None:
-    """Returns which test samples belong to each client's natural group, or None if there are no such groups."""
-    if test_group is None or groups is None:
-        return None
-    client = np.minimum(np.searchsorted(groups, test_group), len(groups) - 1)
-    known = np.flatnonzero(groups[client] == test_group)
-    return gather_cut(known, client[known], len(groups))
 
 
 def _share_rows(split: Split) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ Example:
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -286,9 +286,11 @@ def _refuse_idle(sweep: Sweep) -> None:
             )
     idle: dict[str, str] = {}  # key -> why
     acting: set[str] = set()
-    alone = 1 + sum(len(parameter.ends()) for parameter in sweep.space)
-    for tried, chosen in enumerate(_try_values(sweep)):
-        if tried >= alone and not idle:
+    corners = _list_corners(sweep)
+    ends = itertools.islice(itertools.product(*(parameter.ends() for parameter in sweep.space)), MOST_TRIED)
+    together = (space.keep_active(sweep.space, values) for values in ends)
+    for tried, chosen in enumerate(itertools.chain(corners, together)):
+        if tried >= len(corners) and not idle:
             break
         given = merge_keys(sweep.base, expand(space.to_overrides(sweep.space, chosen)))
         try:
@@ -328,17 +330,6 @@ def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
     except BadInput:
         found = []
     return {key: value for key, value in overrides.items() if key not in {one.key for one in found}}
-
-
-def _try_values(sweep: Sweep) -> Iterator[Values]:
-    """Yields the values of trials with which scenarios are checked.
-
-    The first trials set one parameter to an extreme value (`_list_corners`). Then come combinations in which every
-    parameter has an extreme value.
-    """
-    yield from _list_corners(sweep)
-    together = itertools.product(*(parameter.ends() for parameter in sweep.space))
-    yield from (space.keep_active(sweep.space, values) for values in itertools.islice(together, MOST_TRIED))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -105,14 +105,12 @@ def test_the_default_of_every_option_is_one_of_its_values() -> None:
 def test_options_are_those_of_the_functions_they_are_for() -> None:
     import inspect
 
-    from fedray.data import deal, partition, shifts
+    from fedray.data import deal, partition, shifts, types
     from fedray.data import store as dataset
-    from fedray.data.types import Population
     from fedray.models import nets as catalogue
 
     def keywords(function: Any, skip: int) -> dict[str, Any]:
-        found = list(inspect.signature(function).parameters.values())[skip:]
-        return {p.name: p.default for p in found if p.kind is not p.VAR_KEYWORD}
+        return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
 
     for name, model in MODEL_SPECS.items():
         taken = keywords(catalogue._BUILDERS[name], 2)
@@ -122,13 +120,13 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     for name, dealt in PARTITION_SPECS.items():
         if name not in deal.OPEN:
             law = keywords(partition.LAWS[name], 2) if name in partition.LAWS else {}
-            taken = {*keywords(partition.PARTITIONS[name], 3), *law} - ({"column"} if name == "natural" else set())
-            assert set(dealt.options) - CLIENT_KINDS.keys() == taken, name
+            taken = {*keywords(partition.PARTITIONS[name], 3), *law}
+            assert taken - {"column", "skew"} <= dealt.options.keys() - CLIENT_KINDS.keys() <= taken, name
     assert CLIENT_KINDS.keys() == {*shifts.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():
         if name != "uci/NAME":
             source = dataset.find_source(name)
-            more = ReadOptions if source.own else Population if name == "synthetic" else None
+            more = ReadOptions if source.own else types.Population if name == "synthetic" else None
             taken = keywords(source.load, 1) | (more._field_defaults if more else {})
             assert set(data.options) - {"limit"} <= set(taken) | ({"features"} if name == "table" else set()), name
     for name in MODEL_SPECS:
