@@ -237,7 +237,7 @@ def resume_command(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @address
 @modules
-@click.option("--plot", **as_path, metavar="FILE.png", help="Draw the partition: class x client, and sizes.")
+@click.option("--plot", **as_path, metavar="FILE.png", help="Draw the training rows of each class at each client.")
 @click.option("--all", "every_key", is_flag=True, help="Print every key with its value instead, as YAML.")
 def check_command(
     scenario: str,

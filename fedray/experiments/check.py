@@ -1,8 +1,10 @@
 """Describes a resolved scenario before anything runs, for `fedray check`."""
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -192,12 +194,14 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     """Writes a PNG picture of the partition of the first replicate and fold.
 
-    It shows how many samples of each class each client holds, and how the sizes of the clients are distributed.
+    It shows how many samples of each class each client holds, or of a regression the sizes of the clients. If there are
+    many clients, it shows some of them, evenly chosen. The title has the smallest, largest and median size of all.
 
     Raises:
         BadInput: The path does not end with `.png`, or the file cannot be written.
     """
-    from fedray.report.clients import draw_png  # matplotlib is slow to import
+    from fedray.report.clients import draw_counts  # matplotlib is slow to import
+    from fedray.report.page import draw_named
 
     if path.suffix.lower() != ".png":
         raise BadInput(f"--plot {path}: the picture is a PNG: give a name that ends with .png")
@@ -207,9 +211,13 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     options = ", ".join(f"{key} {quote_value(value)}" for key, value in keys.options.items() if value is not False)
     title = f"{shards.data.name}, {study.clients.number:,} clients by {keys.name}"
     title += f" ({options[:80]})" if options else ""
-    image = draw_png(title, shards.label_counts(0), sizes, shards.data.class_names)
+    title += f": {sizes.min():,} to {sizes.max():,} rows, {int(np.median(sizes)):,} in the middle"
+    counts = shards.label_counts(0) if shards.data.classes else sizes[:, None]
+    draw = partial(draw_counts, title, counts, shards.data.class_names or ("",))
+    figure, image = draw_named({"data": draw}, "data", "scenario"), io.BytesIO()
+    figure.savefig(image, format="png", dpi=80, metadata={"Software": None})
     make_parent(path)
-    write_atomically(path, image)
+    write_atomically(path, image.getvalue())
 
 
 def list_scenario_facts(

@@ -1,10 +1,8 @@
 """Draws pictures of the final predictions, and of single clients."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
@@ -260,15 +258,22 @@ def figure_data(run: ReadRun) -> Figure | None:
     counts = run.pictures.get("label_counts")
     if counts is None or (counts == counts[0]).all():  # equal bars show nothing
         return None
-    clients, classes = counts.shape
-    size = counts.sum(axis=1)
+    classes, size = counts.shape[1], counts.sum(axis=1)
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
+    return draw_counts(title, counts, read_class_names(run, classes))
+
+
+def draw_counts(title: str, counts: IntArray, names: Sequence[str]) -> Figure:
+    """Draws the number of samples of each class at each of N clients, `[N, C]`, as stacked bars.
+
+    `names` has the names of the C classes. Without classes, C is 1 and the counts are the sizes of the clients.
+    """
+    clients, classes = counts.shape
     shown = curves.pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 3.4))
     colors = pictures.pick_colors(classes)
-    names = read_class_names(run, classes)
     width, bottom = 0.82 if len(shown) <= 60 else 0.92, np.zeros(len(shown))
     for part, color, name in zip(counts[shown].T, colors, names, strict=True):
         look: dict[str, Any] = {"facecolor": color, "rasterized": classes > 20, "label": f"class {name}"}
@@ -544,44 +549,6 @@ def figure_drift(run: ReadRun) -> Figure | None:
     axes.set(xlim=(-0.7, len(z) - 0.3), ylim=(min(float(z[-1]), -ANOMALY_Z) * 1.12, max(float(z[0]), ANOMALY_Z) * 1.25))
     pictures.name_places(axes.xaxis, who, whole="client ")
     return figure
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The picture of a partition: the number of samples of each class at each client, and the sizes of the clients.
-
-MOST_CLIENTS, MOST_CLASSES = 100, 40  # clients and classes that a picture shows one by one
-
-
-def draw_png(title: str, counts: IntArray, sizes: IntArray, names: Sequence[str]) -> bytes:
-    """Draws how many samples of each class each client holds, and the sizes of the clients, as a PNG.
-
-    `counts` has the number of samples of each class at the first n clients, `[n, C]`. For a regression C is 0. `sizes`
-    has the number of samples of every client, `[N]`.
-    """
-    counts, sink = counts[:MOST_CLIENTS], io.BytesIO()
-    with pictures.use_figure_style(), matplotlib.rc_context({"figure.facecolor": "#ffffff", "axes.grid": False}):
-        figure = Figure(figsize=(pictures.WIDE, 3.6), layout="constrained")
-        figure.suptitle(title)
-        if counts.shape[1]:  # a cell for each client and class, darker for more samples; blank for none
-            cells, bars = figure.subplots(1, 2, width_ratios=(3, 2))
-            shown = np.where(counts > 0, counts, np.nan).T[:MOST_CLASSES]
-            image = cells.imshow(shown, aspect="auto", origin="lower", cmap="viridis_r", vmin=0)
-            cells.set_xlabel("client" if len(counts) < MOST_CLIENTS else f"client (the first {MOST_CLIENTS})")
-            cells.set_ylabel("class")
-            pictures.use_whole_numbers(cells.xaxis)
-            if len(shown) <= 12:
-                cells.set_yticks(range(len(shown)), [str(name)[:12] for name in names[: len(shown)]])
-            figure.colorbar(image, ax=cells, label="rows", pad=0.02)
-        else:
-            bars = figure.subplots()
-        order = np.sort(sizes)[::-1]
-        bars.fill_between(np.arange(len(order)), order, color=pictures.ACCENT, step="mid")
-        bars.set(xlabel="clients, the largest first", ylabel="rows", ylim=(0, None))
-        title = f"{order.min():,} to {order.max():,} rows, {int(np.median(order)):,} in the middle"
-        bars.set_title(title, fontsize=9.5)
-        pictures.use_whole_numbers(bars.xaxis)
-        figure.savefig(sink, format="png", dpi=80, metadata={"Software": None})
-    return sink.getvalue()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
