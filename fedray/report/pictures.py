@@ -306,7 +306,10 @@ def _read_traces(axes: Axes, prefix: str) -> list[Trace]:
             artist.set_gid(f"{prefix}t{len(traces) - 1}-band")
             traces[-1] |= _read_band(artist, traces[-1])
         elif isinstance(artist, PathCollection):
-            one = _read_dots(artist)
+            places = np.ma.filled(np.ma.asarray(artist.get_offsets(), dtype=np.float64), np.nan)
+            colors = artist.get_facecolor() if len(artist.get_facecolor()) else artist.get_edgecolor()
+            color = _show_color(colors[0]) if len(colors) == 1 else VARIABLES[MUTED]
+            one = {**_name(artist.get_label()), "kind": "points", "x": places[:, 0], "y": places[:, 1], "color": color}
         elif isinstance(artist, PathPatch):
             one = _read_bars(artist, key)
         elif isinstance(artist, AxesImage):
@@ -338,13 +341,6 @@ def _read_band(band: PolyCollection, of: Trace) -> Trace:
         return {}
     first, second = vertices[1 : len(x) + 1, 1], vertices[len(x) + 2 : 2 * len(x) + 2, 1][::-1]
     return {"low": np.minimum(first, second), "high": np.maximum(first, second)}
-
-
-def _read_dots(dots: PathCollection) -> Trace:
-    places = np.ma.filled(np.ma.asarray(dots.get_offsets(), dtype=np.float64), np.nan)
-    colors = dots.get_facecolor() if len(dots.get_facecolor()) else dots.get_edgecolor()
-    color = _show_color(colors[0]) if len(colors) == 1 else VARIABLES[MUTED]
-    return {**_name(dots.get_label()), "kind": "points", "x": places[:, 0], "y": places[:, 1], "color": color}
 
 
 def _read_bars(patch: PathPatch, key: dict[str, str]) -> Trace | None:
