@@ -493,39 +493,30 @@ def _change(keys: Any, section: str, changes: Mapping[str, Any]) -> Any:
     return replace(keys, **{first: _change(getattr(keys, first), rest, changes)})
 
 
-def require_objects(scenario: Scenario, own: UserObjects) -> None:
+def check_objects(scenario: Scenario, own: UserObjects, *, refuses: bool = False) -> None:
     """Checks that every Python object with which the run was started is passed again.
 
+    Args:
+        scenario: The scenario of the run, with the names of its objects.
+        own: The objects that are passed.
+        refuses: Whether an object is refused if the run was started without an object of this kind.
+
     Raises:
-        BadInput: An object is missing. The message names it.
+        BadInput: An object is missing or refused. The message names the object.
     """
+    recorded = scenario.own or {}
     for kind in KINDS.values():
-        wanted = _find_recorded(kind, scenario)
-        if wanted is not None and kind.given not in own.named():
+        wanted = recorded.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
+        given = kind.given in own.named()
+        if wanted is not None and not given:
             raise BadInput(
                 f"{kind.object_key} = {wanted}: this run was started with a Python object as its {kind.given}: pass "
                 f"the same {kind.given}= to fedray.resume or fedray.load"
             )
-
-
-def refuse_objects(scenario: Scenario, own: UserObjects) -> None:
-    """Checks, for each Python object that is passed, that the run was started with an object of this kind, too.
-
-    Raises:
-        BadInput: The run was started without an object of this kind. The message names the object, and the code that
-            the run used instead.
-    """
-    for kind in KINDS.values():
-        if kind.given in own.named() and _find_recorded(kind, scenario) is None:
+        if refuses and given and wanted is None:
             usual = value_at(scenario, kind.key)
             what = f"with {kind.key} = {usual}" if usual else "without"
             raise BadInput(f"{kind.given}= was given, but the run was started {what}: leave it out")
-
-
-def _find_recorded(kind: Kind, scenario: Scenario) -> Any:
-    """Returns the name that a run recorded for its Python object of a kind, or None if no object was passed."""
-    kept = scenario.own or {}
-    return kept.get(kind.given) if kind.part == "training" else value_at(scenario, kind.object_key)
 
 
 def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) -> FedrayError | None:

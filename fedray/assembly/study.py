@@ -106,7 +106,7 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
         BadInput: The scenario does not fit the data, the model or this machine.
     """
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
-    registry.require_objects(scenario, own)
+    registry.check_objects(scenario, own)
     models.check_memory(models.estimate_scenario(scenario))
     with registry.explaining_own_objects(scenario, own):
         study = assemble(scenario, own, find_partition(asked, own) if asked is not scenario else None)

@@ -542,9 +542,7 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
     directory.require_run_directory(out)
     records.refuse_missing_names(out)
     scenario = read_scenario(records.read_keys(out), explicit=False)
-    registry.require_objects(scenario, own)
-    if records.read_identity(out):
-        registry.refuse_objects(scenario, own)
+    registry.check_objects(scenario, own, refuses=bool(records.read_identity(out)))
     return scenario
 
 
