@@ -28,6 +28,7 @@ from fedray.own_code.contract import hash_values, write_object
 from fedray.own_code.user_code import hash_files, hash_source, is_own_module
 from fedray.scenario import names
 from fedray.scenario.loader import pool_clients, tier_table, to_plain
+from fedray.scenario.rows import find_rule_metrics
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import ServerDevice
 from fedray.simulation.stacking import build_stack_study
@@ -309,20 +310,14 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
     """Returns the settings of evaluation."""
     classes = data.classes
     stop, target = scenario.evaluate.stop_at, scenario.evaluate.target or scenario.evaluate.stop_at
-    patience, best = scenario.stop, scenario.checkpoint.best
-    wanted = {
-        "evaluate.stop_at.metric": stop and stop.metric,
-        "evaluate.target.metric": scenario.evaluate.target and scenario.evaluate.target.metric,
-        "stop.metric": patience and patience.metric,
-        "checkpoint.best": best,
-    }
-    for key, metric in wanted.items():
-        if metric and not scores.fits_task(metric, classes):
+    patience = scenario.stop
+    for key, metric in find_rule_metrics(scenario).items():
+        if not scores.fits_task(metric, classes):
             kind, fitting = ("classes", "accuracy or nll") if classes else ("real targets", "rmse or nll")
             raise BadInput(
                 f"{key} = {metric}, but {scenario.data.name} has {kind}: choose a score of theirs, as {fitting}"
             )
-        if metric and not scores.has_direction(metric):
+        if not scores.has_direction(metric):
             warn_user(f"{key} = {metric}, of which neither more nor less is better: more counts as better here")
     gamma, sets = scenario.predict.gamma, scenario.predict.conformal
     return Evaluation(
@@ -334,7 +329,7 @@ def make_evaluation(scenario: Scenario, data: Dataset, own: registry.UserObjects
         stop_at=(stop.metric, stop.value) if stop else None,
         target=(target.metric, target.value) if target else None,
         patience=Patience(patience.metric, patience.patience, patience.min_delta) if patience else None,
-        best=best,
+        best=scenario.checkpoint.best,
         metrics=find_metrics(scenario, own, data),
         clients=EVALUATED_CLIENTS if scenario.evaluate.clients == "all" else int(scenario.evaluate.clients or 0),
         conformal=None if sets is None else make_rule(sets, classes, scenario.data.name),

@@ -150,6 +150,18 @@ def value_at(scenario: Scenario, key: str) -> Any:
     return at
 
 
+def find_rule_metrics(scenario: Scenario) -> dict[str, str]:
+    """Returns the metrics that end a run, or choose one of its rounds, by the dotted keys that name them.
+
+    Example:
+        >>> from fedray.scenario.training import PatienceKeys
+        >>> find_rule_metrics(Scenario(stop=PatienceKeys("nll")))
+        {'stop.metric': 'nll'}
+    """
+    keys = ("evaluate.stop_at.metric", "evaluate.target.metric", "stop.metric", "checkpoint.best")
+    return {key: metric for key in keys if (metric := value_at(scenario, key))}
+
+
 def is_stack(scenario: Scenario) -> bool:
     """Returns whether the method trains several networks, as a stack or FedDF with several architectures does.
 

@@ -23,7 +23,7 @@ from fedray.core.scores import cut_split
 from fedray.scenario import nested
 from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
-from fedray.scenario.rows import changes_nothing, find_idle_keys, is_dump
+from fedray.scenario.rows import changes_nothing, find_idle_keys, find_rule_metrics, is_dump
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
 from fedray.tuning import space
@@ -202,15 +202,8 @@ def _check_trial(scenario: Scenario) -> None:
     """Refuses keys that a trial cannot have: a grid of learning rates, and rules that use the test set."""
     if scenario.local.lr_grid:
         raise BadInput("local.lr_grid is for `fedray run`: leave it out, and give space.local.lr the candidates")
-    stop, evaluate = scenario.stop, scenario.evaluate
-    rules = {
-        "evaluate.stop_at.metric": evaluate.stop_at and evaluate.stop_at.metric,
-        "evaluate.target.metric": evaluate.target and evaluate.target.metric,
-        "stop.metric": stop and stop.metric,
-        "checkpoint.best": scenario.checkpoint.best,
-    }
-    for key, metric in rules.items():
-        if metric and not cut_split(metric)[0]:  # of test samples
+    for key, metric in find_rule_metrics(scenario).items():
+        if not cut_split(metric)[0]:  # of test samples
             raise BadInput(
                 f"{key} = {metric} is read on the test set, which a sweep leaves alone: write {HELD_OUT_PREFIX}{metric}"
             )
