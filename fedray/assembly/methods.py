@@ -21,7 +21,7 @@ from fedray.methods import METHODS, Composition
 from fedray.methods.setting import Optimizer, Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.scenario.names import declared_options, list_unset, method_spec_of
+from fedray.scenario.names import declared_options, method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
 from fedray.scenario.sections import ScheduleKeys
@@ -40,6 +40,8 @@ def make_setting(
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
+    declared = declared_options("method", scenario.method.name) or {}
+    unset = {key: None for key, default in declared.items() if default is None}  # scenarios leave these options out
     is_least_squares = is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
     server_rows, own_schedule = (
         distillation.make_server_rows(scenario, shards, own),
@@ -78,7 +80,7 @@ def make_setting(
         walk=(own.walk or features.make_walk(scenario, clients.number, seeds))
         if scenario.schedule.kind == "walk"
         else None,
-        options={**list_unset("method", scenario.method.name), **scenario.method.options},
+        options={**unset, **scenario.method.options},
         private=features.find_private_layers(net, scenario.local.private or []),
         tier_nets=nets,
     )

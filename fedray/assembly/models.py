@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedray.assembly.clients import invited_per_tier
-from fedray.assembly.pieces import count_draws, measure_layers
+from fedray.assembly.pieces import measure_layers
 from fedray.assembly.registry import UserObjects
 from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
@@ -354,7 +354,9 @@ def _estimate_work(study: Study) -> list[Need]:
     kept = 0.0 if windows is None else 8.0 * min(steps, windows.number) * (width + 2) * d
     kept += 0 if how is None else 12.0 * max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
     slots = max((value.shape[1] for value in _extra_tensors(study).values() if value.dim() == 3), default=1)
-    draws = count_draws(study)
+    draws = 1  # the networks that are drawn from a model's Gaussian for a prediction, as in PVI
+    if method_spec_of(study.method.name).mean_field == "site":
+        draws = max(1, int(study.scenario["method"].get("samples", 1)))
     each = phase.models * (slots if study.method.answer is not None else 1) * draws
     answers = 24.0 * study.worlds * each * len(study.split("test", 0)[1]) * study.net.outputs
     answers += 8.0 * d * study.worlds * each * (draws > 1)

@@ -179,16 +179,6 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 # The number of networks that PVI draws from a Gaussian over weights.
 
 
-def count_draws(study: Study) -> int:
-    """Returns how many networks are drawn from a model's Gaussian for a prediction, as in PVI.
-
-    The number is 1 for methods without Gaussians.
-    """
-    if names.method_spec_of(study.method.name).mean_field != "site":
-        return 1
-    return max(1, int(study.scenario["method"].get("samples", 1)))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses that use a tensor of the server.
 

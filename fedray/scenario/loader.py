@@ -109,7 +109,12 @@ def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
     check_number(scenario, number)
     tiers = scenario.clients.tiers or {"client": TierKeys()}
     counts = tier_counts(tiers, number)
-    return tuple(_tier(name, keys, counts[name]) for name, keys in tiers.items())
+    table = []
+    for name, keys in tiers.items():
+        models = None if isinstance(keys.models_per_round, str) else keys.models_per_round
+        same = {key: value for key, value in asdict(keys).items() if key != "share"}
+        table.append(Tier(**same | {"name": name, "number": counts[name], "models_per_round": models}))
+    return tuple(table)
 
 
 def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
@@ -144,12 +149,6 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
     counts = round_to_sum(np.array([weights[name] / total * rest for name in largest]), rest)
     dealt = dict(zip(largest, counts.tolist(), strict=True)) | fixed
     return {name: dealt[name] for name in tiers}
-
-
-def _tier(name: str, keys: TierKeys, number: int) -> Tier:
-    models = None if isinstance(keys.models_per_round, str) else keys.models_per_round
-    same = {key: value for key, value in asdict(keys).items() if key != "share"}
-    return Tier(**same | {"name": name, "number": number, "models_per_round": models})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -317,11 +317,6 @@ def declared_options(kind: str, name: str) -> Mapping[str, Any] | None:
     return _OWN[kind, name].options if (kind, name) in _OWN else None
 
 
-def list_unset(kind: str, name: str) -> dict[str, None]:
-    """Returns the options of a user's own name whose default is None, as a dict of None values."""
-    return {key: None for key, default in (declared_options(kind, name) or {}).items() if default is None}
-
-
 def list_own_rules(local: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Lists the kind and the name of the user's own loss, optimizer and augmentations in a section `local`.
 
