@@ -37,8 +37,6 @@ SCENARIO = {
     "model": {"name": "mlp", "hidden": [8]},
     "local": {"lr": 0.05, "epochs": 1},
 }
-
-
 TRAIN = load_data("digits").train
 ORDER = np.argsort(TRAIN.y[:200], kind="stable")  # by class, as the rows of a folder of classes come
 X, Y = TRAIN.x[:200][ORDER], TRAIN.y[:200][ORDER]
@@ -130,8 +128,8 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
 def test_keys_of_a_scenario_were_refused_with_data_that_are_an_object(tmp_path: Path, more: dict[str, Any]) -> None:
     FRAME.to_csv(tmp_path / "digits.csv", index=False)
     filed = {"name": "table", "path": str(tmp_path / "digits.csv"), "target": "digit", **more}
-    own = {f"data__{key}": value for key, value in more.items()}
-    assert hash_models(FRAME, data__target="digit", **own) == hash_models(filed)
+    own = {f"data__{key}": filed[key] for key in ("target", *more)}
+    assert hash_models(FRAME, **own) == hash_models(filed)
 
 
 def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:

@@ -10,22 +10,17 @@ from typing import Any
 from fedray.data import store as catalogue
 from fedray.models import nets as networks
 from fedray.scenario import names
-from fedray.scenario import names as methods
-
-
-def _tables() -> list[dict[Any, Any]]:
-    """Returns the tables of registered names."""
-    return [names._OWN, catalogue._SOURCES, networks._BUILDERS, methods.OWN_SPECS]
 
 
 @contextmanager
 def forgetting_names(*modules: str) -> Iterator[None]:
     """Forgets the names that the block registers, and the modules that it imports, after it."""
-    before, path = [dict(table) for table in _tables()], list(sys.path)
+    tables: list[dict[Any, Any]] = [names._OWN, catalogue._SOURCES, networks._BUILDERS, names.OWN_SPECS]
+    before, path = [dict(table) for table in tables], list(sys.path)
     try:
         yield
     finally:
-        for table, known in zip(_tables(), before, strict=True):
+        for table, known in zip(tables, before, strict=True):
             table.clear()
             table.update(known)
         for name in modules:

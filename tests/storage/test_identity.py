@@ -30,8 +30,7 @@ def test_a_run_that_began_before_a_key_existed_goes_on() -> None:
     """A younger key is no part of an identity at the value by which runs behaved before; keys of tiers, too."""
     keys = {"clients": {"tiers": {"slow": {"share": 0.5}, "fast": {}}}}
     began = list_result_keys(to_plain(read_scenario(keys)))
-    names = {key.replace("*", "slow") for key in VALUES_OF_BEFORE}
-    assert not names & began.keys()
+    assert not {key.replace("*", "slow") for key in VALUES_OF_BEFORE} & began.keys()
     assert list_result_keys({"clients": {"number": 4, "tf32": False}}) == list_result_keys({"clients": {"number": 4}})
     changes = ("clients.tiers.slow.epochs=2", "participation.partial=0.5", "local.last_batch=drop", "clients.tf32=true")
     for change in changes:
