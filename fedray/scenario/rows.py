@@ -285,7 +285,7 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         "{name} trains on the pooled data, as one client"),
     Row("server.lr server.momentum server.tau server.schedule.*",
         lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
-    Row(_AT_SERVER, lambda c: c.name in METHOD_SPECS and not c.spec.server_steps,
+    Row(_AT_SERVER, lambda c: "method" not in c.own and c.name in METHOD_SPECS and not c.spec.server_steps,
         "the server of {name} makes no steps of its own"),
     Row(_AT_SERVER, lambda c: next((key for key, value in (("solver", "exact"), ("meta_data", "federated"))
                                     if c.options.get(key) == value), ""),
