@@ -20,7 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -407,42 +407,13 @@ def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Log
     return log
 
 
-def guard_observer(what: str, do: Callable[..., object], tell: Callable[[str], object]) -> Callable[..., None]:
-    """Wraps the function `do`, which only watches a run. After its first error, `do` is not called again.
-
-    `tell` is a function that gets one line about this error. The line begins with `what`, which names `do`.
-
-    Example:
-        >>> observe = guard_observer("a gauge", lambda value: 1 / value, print)
-        >>> observe(0), observe(0)
-        a gauge failed (ZeroDivisionError: division by zero): the run goes on without it
-        (None, None)
-    """
-    works = True
-
-    def call(*given: object) -> None:
-        nonlocal works
-        try:
-            if works:
-                do(*given)
-        except Exception as error:  # tools raise errors of many kinds
-            works = False
-            tell(_say_failed(what, error))
-
-    return call
-
-
-def _say_failed(what: str, error: Exception) -> str:
-    return f"{what} failed ({show_line(f'{type(error).__name__}: {error}')}): the run goes on without it"
-
-
 def tell_user(line: str) -> None:
     """Prints a line as a warning for the user."""
     warn_user(line, FedrayWarning)
 
 
 def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
-    """Returns the loggers that a user requests by name. A logger that fails later does not end the run.
+    """Returns the loggers that a user requests by name. After its first error, a logger is not called again.
 
     Args:
         names: The scenario's `loggers`, which are `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`,
@@ -451,7 +422,7 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
         tell: A function that takes one line of text about a logger that failed, and prints it.
 
     Raises:
-        BadInput: A name is unknown, or its package is not installed.
+        BadInput: The package of a logger is not installed.
     """
     make: dict[str, Callable[[str], Logger]] = {
         "tensorboard": lambda value: tensorboard(
@@ -460,19 +431,26 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
         "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
         "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
     }
-    pairs = [name.partition(":")[::2] for name in names]
-    for kind, _ in pairs:
-        if kind not in make:
-            raise BadInput(f"logger = {kind!r} is unknown: use one of {', '.join(make)}")
-    made: list[tuple[str, Logger]] = []
-    for kind, value in pairs:
+    made: dict[str, Logger] = {}  # without those that failed
+
+    def attempt(name: str, *given: Any) -> None:
+        """Makes a logger, or calls the logger that was made with the round and the metrics in `given`."""
+        kind, _, value = name.partition(":")
         try:
-            made.append((kind, make[kind](value)))
+            if not given:
+                made[name] = make[kind](value)
+            elif name in made:
+                made[name](*given)
         except BadInput:
             raise
-        except Exception as error:  # for example, the server of the tool does not answer; the run goes on without it
-            tell(_say_failed(f"loggers: {kind}", error))
-    return [guard_observer(f"loggers: {kind}", log, tell) for kind, log in made]
+        except Exception as error:  # for example, the server of the tool does not answer
+            made.pop(name, None)
+            why = show_line(f"{type(error).__name__}: {error}")
+            tell(f"loggers: {kind} failed ({why}): the run goes on without it")
+
+    for name in names:
+        attempt(name)
+    return [partial(attempt, name) for name in made]
 
 
 def _import_tool(module: str, extra: str) -> ModuleType:
