@@ -214,9 +214,9 @@ class Scenario:
         on_client_error: The reaction if the training of a client raises an exception, diverges or takes too long.
             `fail` ends the run, and `skip` leaves the client out of the round.
         client_timeout: Seconds of wall time that the training of a client may take. None means no limit.
-        lanes: The engine that trains the networks. `auto` takes compiled kernels if these can train the network and
-            every process of the run has the kernels. Otherwise `auto` takes torch. `compiled` allows only compiled
-            kernels, and `torch` only torch.
+        lanes: The engine that trains the networks. `auto` takes compiled kernels if these were built and can train the
+            network. Otherwise `auto` takes torch. `compiled` allows only compiled kernels, and `torch` only torch.
+            Unless the value is `torch`, all nodes of a cluster must have the same kernels.
         table: The list of the cells of a table, each of which is a variant of this scenario.
         published: The values that a paper reports for the scenario itself, by metric.
         callbacks: Names of functions that your module registers. They are called after each round and may end the run.

@@ -11,7 +11,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -284,12 +283,14 @@ class ClientActors:
         self._seats: cluster.Reservation | None = None
         self._shared: tuple[Any, ...] = ()
         self._began = False  # whether there were actors before
-        self._agreed = False  # whether all actors had the same compiled kernels when the run began
 
     def start(self) -> None:
         """Replaces the actors with new actors for which the cluster has room. Waits until the new actors can work.
 
         First waits for free resources, if other jobs use the cluster or nodes were lost.
+
+        Raises:
+            FedrayError: An actor cannot work, or the nodes have different compiled kernels.
         """
         waiting = True
         while waiting:
@@ -310,19 +311,13 @@ class ClientActors:
                 self.close()  # other jobs may have the seats
                 raise
         self._began = True
-        if self.scenario.lanes == "torch":
-            return
-        found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
-        if found == {sums.hash_library()}:
-            self._agreed = True
-        elif self.scenario.lanes == "compiled" or self._agreed:
-            raise FedrayError(
-                "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new run "
-                "with lanes: torch"
-            )
-        else:  # the run has not begun, so it can still do without kernels
-            self.scenario = replace(self.scenario, lanes="torch")
-            self.start()
+        if self.scenario.lanes != "torch":
+            found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
+            if found != {sums.hash_library()}:
+                raise FedrayError(
+                    "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new "
+                    "run with lanes: torch"
+                )
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors can work.

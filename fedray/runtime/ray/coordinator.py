@@ -25,7 +25,7 @@ from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study, hash_own_values
 from fedray.core.errors import BadInput, FedrayError, Lost
 from fedray.core.method import JobRows, Phase
-from fedray.core.types import Lanes, SizedPlan, State, Stats
+from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement, session
 from fedray.runtime.ray import cluster
@@ -98,14 +98,6 @@ class RayRuntime:
     def actors(self) -> list[Any]:
         """The client actors."""
         return self.clients.actors
-
-    @property
-    def lanes(self) -> Lanes:
-        """The key `lanes`, which says whether compiled kernels may train.
-
-        It is `torch` if the scenario says `auto` and the nodes have different kernels.
-        """
-        return self.clients.scenario.lanes
 
     def _check_private(self) -> None:
         """Raises `Lost` if clients keep data between rounds, because an actor that died has lost such data."""
@@ -292,9 +284,6 @@ class Coordinator:
         with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             facts["lost_nodes"] = runtime.clients.lost  # this list may grow during the run
-            if runtime.lanes != scenario.lanes:  # the nodes have different kernels, and torch trains everything
-                scenario = replace(scenario, lanes=runtime.lanes)
-                study = build_study(scenario, self.own)
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
             watch = session.log_snapshots(self.snapshots.append, loggers)
             digests = describe_study(scenario, self.own, study) | session.describe_lanes(study, facts)

@@ -27,7 +27,7 @@ from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.types import Clients, Tier
 from fedray.runtime import environment as leftovers
 from fedray.runtime.placement import ActorSpec, Cluster, Node
-from fedray.runtime.ray import actors, cluster, connection, coordinator, tasks
+from fedray.runtime.ray import actors, cluster, connection, tasks
 from fedray.runtime.ray.actors import ClientActors
 from fedray.runtime.ray.cluster import ClusterChanged
 from fedray.scenario.loader import read_scenario
@@ -108,18 +108,16 @@ def test_a_task_whose_worker_dies_begins_anew_and_at_last_is_one_line(
             future.result(5)
 
 
-def test_where_nodes_have_other_kernels_the_students_of_the_server_are_computed_by_torch_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that goes on where all nodes have the same ones would have other bits."""
-    nodes = MagicMock(lanes="torch", actors=(), facts=lambda: {"engine": {"name": "mlp", "device": "cpu"}})
-    kept = MagicMock()
-    monkeypatch.setattr(coordinator, "RayRuntime", lambda *_given: nodes)
-    monkeypatch.setattr("fedray.runtime.session.run_session", kept)
-    monkeypatch.setattr(coordinator, "log", MagicMock())
-    scenario = read_scenario(of_method("fedbe"))
-    coordinator.Coordinator(scenario, UserObjects(), str(tmp_path), alone=True, values={}).run()
-    assert kept.call_args.args[0].lanes == kept.call_args.kwargs["digests"]["engine"]["lanes"] == "torch"
+def test_nodes_with_other_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a run on each kernel would have bits of neither."""
+    monkeypatch.setattr(ray, "put", id)
+    monkeypatch.setattr(cluster, "make_actors", lambda *_, **__: [])
+    nodes = ClientActors(
+        read_scenario(of_method("fedbe")), UserObjects(), MagicMock(), lambda: None, run="", given=MagicMock()
+    )
+    monkeypatch.setattr(nodes, "call_each", lambda _calls: ["a digest"])
+    with pytest.raises(FedrayError, match="not all the same compiled kernels"):
+        nodes.start()
 
 
 def test_a_cluster_that_is_gone_is_left_without_a_word_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
