@@ -24,7 +24,7 @@ from fedray.features.stacking import FeatureShards, LeaveOutShards, Voter
 from fedray.metrics import classification
 from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
-from fedray.simulation.stacking import is_trained, read_part, split_plan
+from fedray.simulation.stacking import find_bases, is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
 from fedray.training.choice import SHAREABLE, Engine
 
@@ -140,8 +140,6 @@ def _flatten(part: Part, x: Tensor, world: int) -> Any:
 # training sample are the predictions of the sub models that were trained without this sample. The process that trains
 # the meta model at a client computes the client's features itself. Features are neither sent nor saved.
 
-TINY = np.finfo(np.float64).tiny  # stands for 0 in a logarithm
-
 
 def make_worker(study: Study, device: str = "cpu", threads: int = 1) -> Worker:
     """Makes the worker of a study.
@@ -177,7 +175,7 @@ class StackWorkers:
 
     def __init__(self, study: Study, device: str, threads: int) -> None:
         self.study = study
-        self.bases = [part for part in study.parts if not isinstance(part.study.shards, FeatureShards)]
+        self.bases = find_bases(study)
         self._worker = {
             i: Worker(_with_features(part, self.features), device, threads)
             for i, part in enumerate(study.parts)
@@ -230,7 +228,7 @@ class StackWorkers:
         """
         whole = State(rows[:1].cpu(), counters[:1].cpu(), {})
         outputs = [self._base_outputs(whole, i, world, x) for i in range(len(self.bases))]
-        votes, combine = self._mean_predictions(outputs), self.bases[0].combine
+        combine = self.bases[0].combine
         if len(self.bases) < len(self.study.parts) and is_trained(whole.counters[0]):
             meta = read_part(whole, self.study.parts[-1])
             features = self._join(outputs) if combine is None else stacking.side_by_side(outputs[0])
@@ -241,22 +239,15 @@ class StackWorkers:
             shares = np.where(total > 0, counts / np.maximum(total, 1), 1 / len(counts))
             answer = stacking.combine_outputs(combine, outputs[0], torch.from_numpy(shares))
         else:
-            heard = [vote for vote, part in zip(votes, self.bases, strict=True) if part.answers]
-            mean = np.mean(heard, axis=0)
-            answer = torch.from_numpy(np.log(np.maximum(mean, TINY)) if self.study.classes else mean)
+            heard = [each for each, part in zip(outputs, self.bases, strict=True) if part.answers]
+            mean = np.mean([self._predict(each).mean(axis=0) for each in heard], axis=0)
+            answer = torch.from_numpy(np.log(np.maximum(mean, stacking.TINY)) if self.study.classes else mean)
         return torch.cat([answer[None].double(), *(each.double() for each in outputs)])
 
     def _predict(self, outputs: Tensor) -> FloatArray:
         """Turns raw outputs into probabilities. Outputs for real targets are returned unchanged, as float64."""
         raw = outputs.numpy()
         return classification.probabilities(raw) if self.study.classes else raw.astype(np.float64)
-
-    def _mean_predictions(self, outputs: list[Tensor]) -> list[FloatArray]:
-        """Turns the raw outputs of each base into mean predictions, `[n, C]`.
-
-        A base with K sub models for each of F folds has raw outputs `[F * K, n, C]`.
-        """
-        return [np.asarray(self._predict(each).mean(axis=0)) for each in outputs]
 
     def _join(self, outputs: list[Tensor]) -> Tensor:
         """Returns the features of n samples, which are the inputs of the meta model, `[n, f]` float32.
@@ -265,9 +256,9 @@ class StackWorkers:
             outputs: Raw outputs of each base, `[F * K, n, C]`, with K sub models for each of F folds.
         """
         if self.bases[0].features == stacking.SIDE_BY_SIDE:
-            each = [self._predict(one).transpose(1, 0, 2) for one in outputs]
-            return torch.from_numpy(np.concatenate([one.reshape(len(one), -1) for one in each], 1).astype(np.float32))
-        return torch.from_numpy(np.concatenate(self._mean_predictions(outputs), axis=1).astype(np.float32))
+            return torch.cat([stacking.side_by_side(torch.from_numpy(self._predict(each))) for each in outputs], dim=1)
+        means = [self._predict(each).mean(axis=0) for each in outputs]
+        return torch.from_numpy(np.concatenate(means, axis=1).astype(np.float32))
 
     def state(self) -> dict[str, Tensor]:
         """Returns the vectors that clients keep between rounds, for all parts of the stack.
@@ -318,7 +309,7 @@ class StackWorkers:
         if part.voter is not None:
             folds = range(part.folds) if fold is None else [fold]
             shares = [self._votes.shares(i, world, folds, piece) for piece in torch.split(x, EVALUATED_ROWS)]
-            return torch.from_numpy(np.log(np.maximum(np.concatenate(shares, axis=1), TINY)))
+            return torch.from_numpy(np.log(np.maximum(np.concatenate(shares, axis=1), stacking.TINY)))
         worker, own, k = self._worker[i], read_part(whole, part), part.models
         models = slice(None) if fold is None else slice(fold * k, (fold + 1) * k)
         rows, counters, part_world = own.models[models], own.counters[models], world * part.folds
