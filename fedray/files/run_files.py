@@ -208,16 +208,11 @@ def read_listed_files(out: Path, remedy: str) -> FileSums:
     return files
 
 
-def name_part(round: int) -> str:
-    """Returns the file name of one part of a table. `round` is the last round in this part.
+def list_parts(out: Path, table: str) -> dict[int, Path]:
+    """Returns a dict from the last round of each part of a table to the file of the part, in ascending order.
 
     A table such as `rounds.parquet` is a folder, and each part is a file with the rows of some rounds.
     """
-    return f"part-{round:09d}.parquet"
-
-
-def list_parts(out: Path, table: str) -> dict[int, Path]:
-    """Returns a dict from the last round of each part of a table to the file of the part, in ascending order."""
     folder = out / table
     names = os.listdir(folder) if folder.is_dir() else []  # noqa: PTH208 - only names are needed
     found = [(int(match[1]), folder / name) for name in names if (match := _PART.fullmatch(name))]
@@ -249,29 +244,6 @@ def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
     if found != wanted:
         why = "its checksum differs" if found[0] == wanted[0] else f"it has {found[0]} bytes and had {wanted[0]}"
         raise make_damaged_error(path, why, remedy)
-
-
-def check_parts(out: Path, table: str) -> list[Path]:
-    """Checks the parts of a table, and returns their paths in the order of rounds.
-
-    Parts after the newest checkpoint have no digest yet, so they are not checked.
-
-    Raises:
-        Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
-        FedrayError: A file cannot be read for a different reason.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     out = Path(folder)
-        ...     (out / "rounds.parquet").mkdir()
-        ...     _ = (out / "rounds.parquet" / "part-000000004.parquet").write_bytes(b"PAR1")
-        ...     [path.name for path in check_parts(out, "rounds.parquet")]
-        ['part-000000004.parquet']
-    """
-    vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    check_files(out, vouched, f"{table}/")
-    return list(list_parts(out, table).values())
 
 
 def check_files(out: Path, files: FileSums, begin: str = "") -> None:
@@ -561,15 +533,19 @@ def read_summary(out: Path) -> dict[str, Any]:
 def read_parts(out: Path, name: str) -> pa.Table | None:
     """Returns all parts of a table in a run directory as one table, in the order in which they were written.
 
-    The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows.
+    The table is `rounds`, `clients` or `client_scores`. The result is None if the table has no rows. Parts after the
+    newest checkpoint have no digest yet, so they are not checked.
 
     Raises:
-        Damaged: A part cannot be read.
+        Damaged: A part is missing or was changed, or the newest checkpoint is damaged.
+        FedrayError: A file cannot be read for a different reason.
     """
     import pyarrow as pa
 
     folder = out / f"{name}.parquet"
-    parts = check_parts(out, folder.name)
+    vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
+    check_files(out, vouched, f"{folder.name}/")
+    parts = list_parts(out, folder.name).values()
     tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
     tables = [table for table in tables if len(table)]
     if not tables:

@@ -595,7 +595,7 @@ def _chunk(places: IntArray, row: IntArray) -> Chunk:
 # loses its sums, its chunks go back into its queue. Since sums are exact, the result does not depend on which actor
 # trains which chunk. Nothing here uses Ray.
 
-PULLED_LAPS = 3
+PULLED_LAPS = 3  # chunks of each actor in a long round
 SECONDS_AN_ACTOR = 0.1  # a round must take so long per actor for several chunks: four calls of an actor cost some 5 ms
 
 
@@ -684,16 +684,3 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
             kept[a] = []
         give([a])
     return totals.stats, in_order([chunk.places for chunk, _ in done], [rows for _, rows in done])
-
-
-def choose_laps(seconds: float, actors: int) -> int:
-    """Returns how many chunks of jobs each actor gets in the next round.
-
-    The number is usually 3. It is 1 if there is only one actor, or if rounds are short, because every chunk costs a
-    call of an actor. `seconds` is the wall time of the last round. It is infinite before the first round.
-
-    Example:
-        >>> choose_laps(0.05, actors=2), choose_laps(60.0, actors=2), choose_laps(60.0, actors=1)
-        (1, 3, 1)
-    """
-    return PULLED_LAPS if actors > 1 and seconds > SECONDS_AN_ACTOR * actors else 1

@@ -465,7 +465,7 @@ class RunRecorder:
     def _write(self, name: str, table: pa.Table, round: int) -> None:
         self._confirm_place()
         plain.make_folder(self.out / name)
-        path = self.out / name / run_files.name_part(round)
+        path = self.out / name / f"part-{round:09d}.parquet"
         write_parquet(path, table)
         self._files[f"{name}/{path.name}"] = run_files.sum_file(path)
 

@@ -114,7 +114,8 @@ class RayRuntime:
     @retry
     def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
-        laps = exchange.choose_laps(self.clients.seconds, len(self.actors))
+        is_long = len(self.actors) > 1 and self.clients.seconds > exchange.SECONDS_AN_ACTOR * len(self.actors)
+        laps = exchange.PULLED_LAPS if is_long else 1
         specs, at_home = self.clients.specs, bool(phase.own)
         queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
         return self.clients.train(queues, t, jobs, state)
