@@ -577,6 +577,7 @@ def _show(value: Any) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Values that request nothing special. Like a key's general default, they are accepted even if the key has no effect.
+# The default of a name is listed here if it is accepted: other names choose something even if they are defaults.
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values beside the default; * stands for the name of a tier
     "compress.ratio": (1,),
@@ -584,6 +585,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {  # key -> values beside the default; * 
     "schedule.kind": ("walk",),  # a row refuses a walk if there is a server
     "clients.number": (1,),  # if a single client has all samples
     "clients.tiers.*.share": (1,),
+    "data.partition.name": ("iid",),
+    "participation.selection.name": ("uniform",),
     "participation.alpha": (1,),
     "participation.staleness": ("constant",),
     "participation.fraction": (1,),
@@ -656,7 +659,8 @@ def changes_nothing(key: str, value: Any) -> bool:
         return True
     if value == 0 and not key.startswith("predict."):
         return True
-    return value == _find_default(key) or value in _NEUTRAL.get(_generalize(key), ())
+    is_default = value == _find_default(key) and not key.endswith(".name")
+    return is_default or value in _NEUTRAL.get(_generalize(key), ())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
