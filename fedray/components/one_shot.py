@@ -68,8 +68,8 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
     return now if how.score is None else best
 
 
-def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
-    """Returns a function that makes the optimizer Adam with betas 0.9 and 0.999, as in the code of FedBEns.
+def adam(lr: float) -> Callable[[], Step]:
+    """Returns a function that makes Adam with betas 0.9 and 0.999 and epsilon 1e-6, as in the code of FedBEns.
 
     Source: Kingma, Ba 2015.
     """
@@ -80,7 +80,7 @@ def adam(lr: float, eps: float = 1e-6) -> Callable[[], Step]:
         def step(g: Tensor) -> Tensor:
             t, first, second = memory[0] + 1, 0.9 * memory[1] + 0.1 * g, 0.999 * memory[2] + 0.001 * g * g
             memory[:] = t, first, second
-            moved: Tensor = lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + eps)
+            moved: Tensor = lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + 1e-6)
             return moved
 
         return step

@@ -24,7 +24,7 @@ from fedray.own_code.user_code import name_type
 # its folds are the pairs. Folds share most of their training samples, so the interval may then be too narrow.
 
 WorldScores = Mapping[tuple[int, int], float]  # (seed, fold) -> score
-LEVEL = 0.95
+LEVEL = 0.95  # confidence level of the interval
 ROUNDING = 1e-12  # relative to the scores: a smaller difference comes from rounding
 
 
@@ -39,7 +39,6 @@ class PairedDifference(NamedTuple):
         high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
-        level: Confidence level of the interval, between 0 and 1.
         p: Two-sided p-value of the paired t test, whose null hypothesis is no difference. It is NaN if there is no
             interval.
     """
@@ -49,7 +48,6 @@ class PairedDifference(NamedTuple):
     high: float
     n: int
     over: str
-    level: float = LEVEL
     p: float = math.nan
 
     @property
@@ -65,7 +63,7 @@ class PairedDifference(NamedTuple):
         return self.low > 0 or self.high < 0
 
 
-def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL) -> PairedDifference | None:
+def compare_paired(first: WorldScores, second: WorldScores) -> PairedDifference | None:
     """Compares the scores of two runs in pairs of equal seed and fold.
 
     The interval is Student's, mean +- t(n - 1) * sd / sqrt(n) over n differences.
@@ -76,7 +74,6 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
         first: Scores of the first run, by seed and fold. A score that is NaN is left out. If a score is infinite, there
             is no interval.
         second: Scores of the second run.
-        level: Confidence level of the interval, above 0 and below 1.
 
     Returns:
         The difference, first minus second. It is None if the runs have no seed and fold in common.
@@ -106,13 +103,13 @@ def compare_paired(first: WorldScores, second: WorldScores, level: float = LEVEL
             pairs, over = np.array(one), "folds"
         mean, n = float(pairs.mean()), len(pairs)
     if n == 1 or not math.isfinite(mean):
-        return PairedDifference(mean, math.nan, math.nan, n, over, level)
+        return PairedDifference(mean, math.nan, math.nan, n, over)
     from scipy.special import stdtr, stdtrit  # this import takes half a second
 
     error = float(pairs.std(ddof=1) / math.sqrt(n))
-    half = float(stdtrit(n - 1, 0.5 + level / 2) * error)
+    half = float(stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
     p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
-    return PairedDifference(mean, mean - half, mean + half, n, over, level, p)
+    return PairedDifference(mean, mean - half, mean + half, n, over, p)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedray.core.errors import (
 )
 from fedray.core.types import FloatArray
 from fedray.methods import METHOD_SPECS
-from fedray.metrics.scores import ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
+from fedray.metrics.scores import LEVEL, ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
 from fedray.report import curves, pictures, read
 from fedray.report.read import Best, Curve, ReadRun, Table
 from fedray.scenario.identity import UNSET
@@ -636,7 +636,7 @@ def title_difference(pair: RunPair) -> str:
     found = pair.difference
     assert found is not None
     mean, low, high = (show_score(pair.metric, value, True).removesuffix(" points") for value in found[:3])
-    within = f"{100 * found.level:.0f} %: {low} to {high}, {count_pairs(found)}"
+    within = f"{100 * LEVEL:.0f} %: {low} to {high}, {count_pairs(found)}"
     within = f"{found.missing_interval}: no interval" if found.missing_interval else within
     unit = " points" if is_share(pair.metric) else ""
     text = f"{pair.run} - {pair.baseline}: {mean}{unit} ({within}) {name_score(pair.metric)}"

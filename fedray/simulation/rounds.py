@@ -226,7 +226,6 @@ class Measuring:
     """
 
     study: Study
-    runtime: Runtime
     recorder: Recorder
     evaluate: Callable[[Progress], list[dict[str, Any]]]
     progress: Progress
@@ -400,7 +399,7 @@ def run_rounds(
     """
     if advance is None:
         advance = partial(run_round, study, runtime, study.method.phase)
-    run = Measuring(study, runtime, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
+    run = Measuring(study, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
     if progress.round == 0 and not progress.metrics:  # a resumed run has metrics already
         run.measure()
     rules = study.evaluation

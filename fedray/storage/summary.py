@@ -387,17 +387,16 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
     return log
 
 
-def mlflow(uri: str, experiment: str = "fedray", name: str | None = None) -> Logger:
-    """Returns a logger that sends metrics to a new run of MLflow.
+def mlflow(uri: str, name: str | None = None) -> Logger:
+    """Returns a logger that sends metrics to a new run of MLflow, in the experiment `fedray`.
 
     Args:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
-        experiment: Name of the experiment, which is made if it does not exist.
         name: Name of the run. None means a random name.
     """
     client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
-    known = client.get_experiment_by_name(experiment)
-    where = client.create_experiment(experiment) if known is None else known.experiment_id
+    known = client.get_experiment_by_name("fedray")
+    where = client.create_experiment("fedray") if known is None else known.experiment_id
     run = client.create_run(where, run_name=name).info.run_id
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
