@@ -878,11 +878,6 @@ class Phase:
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
-    def hands_on(self) -> bool:
-        """Returns whether clients send models to each other, without a server."""
-        return self.walk is not None
-
-    @property
     def weighs(self) -> bool:
         """Returns whether each client of the run has its own weights for the models' predictions."""
         return any(piece.weighs for piece in self.pieces)

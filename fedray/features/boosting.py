@@ -310,29 +310,17 @@ def bound_weights(log: Tensor, rows: int) -> tuple[FloatArray, int]:
     return np.exp(log.numpy() - shift * math.log(2.0)) / rows, shift
 
 
-def sum_errors(errors: Tensor, world: IntArray, worlds: int, shift: int = 0) -> Stats:
-    """Returns clients' sums of sample weights as statistics of a round.
-
-    Args:
-        errors: The sums of each client, divided by `2^shift`, `[J, 1 + M]`. The first sum is over all samples. Each
-            further sum is over the samples on which one of the M candidates is wrong.
-        world: World of each client, `[J]`.
-        worlds: Number of worlds.
-        shift: Exponent of the power of two.
-    """
-    ones = torch.ones(len(errors), dtype=torch.int64)
-    return {f"{_ERRORS}{shift}": exact_sum(errors.contiguous(), torch.from_numpy(world), worlds, ones, limbs=2)}
-
-
 def join_errors(stats: Stats) -> Tensor:
     """Adds up the clients' sums of sample weights in each world, `[R, 1 + M]`.
 
-    `stats` holds the added statistics of `sum_errors`, for M candidates in R worlds. Each world's result is divided by
-    the largest power of two that one of its clients has used (`shift`).
+    The first sum is over all samples. Each further sum is over the samples on which one of the M candidates is wrong.
+    The number in the name of a statistic is an exponent of two: the sums of its clients are divided by this power. Each
+    world's result is divided by the largest power that one of its clients has used.
 
     Example:
-        >>> both = [sum_errors(torch.tensor([[0.5, 0.25]]), np.array([0]), 1, shift) for shift in (32, 48)]
-        >>> (join_errors({**both[0], **both[1]}) * 2**16).tolist()
+        >>> world, one = torch.tensor([0]), torch.tensor([1])
+        >>> both = exact_sum(torch.tensor([[0.5, 0.25]]), world, 1, one, limbs=2)
+        >>> (join_errors({"errors/32": both, "errors/48": both}) * 2**16).tolist()
         [[32768.5, 16384.25]]
     """
     sums = {int(name.removeprefix(_ERRORS)): part.value() for name, part in stats.items() if name.startswith(_ERRORS)}
@@ -657,8 +645,9 @@ class FitTrees(Work):
             known.classes[key] = vote(flat, self.classes).numpy().astype(np.int16)  # [n, M]
         wrong = known.classes[key] != rows.y.numpy()[:, None]
         sums = np.concatenate([[weight.sum()], (weight[:, None] * wrong).sum(axis=0)])
-        stats = sum_errors(torch.from_numpy(sums)[None], np.array([world]), len(job.site.seeds), shift)
-        return stats, float(sums[1:].min() / sums[0])
+        where, one = torch.tensor([world]), torch.ones(1, dtype=torch.int64)
+        added = exact_sum(torch.from_numpy(sums)[None], where, len(job.site.seeds), one, limbs=2)
+        return {f"{_ERRORS}{shift}": added}, float(sums[1:].min() / sums[0])
 
     def _weigh(self, job: OneJob) -> tuple[FloatArray, int]:
         """Returns the weights of a client's samples before round t, as `bound_weights` returns them.

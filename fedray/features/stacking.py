@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.types import BoolArray, IntArray, Layout, Members, Net, Objective
+from fedray.core.types import BoolArray, IntArray, Layout, Members, Net
 from fedray.data.partition import count_withheld
 from fedray.data.shards import Fetched, ServerShards, Shards, WrappedShards
 from fedray.data.types import Split
@@ -289,11 +289,6 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
     return joint.clamp(min=TINY).log()
 
 
-def predict_rows(outputs: Tensor, objective: Objective) -> Tensor:
-    """Returns the predictions of a network: class probabilities, or the raw outputs in a regression."""
-    return outputs.softmax(-1) if objective == "cross_entropy" else outputs
-
-
 def side_by_side(outputs: Tensor) -> Tensor:
     """Puts the outputs of N clients' networks, `[N, n, C]`, side by side, `[n, N * C]` float32."""
     return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
@@ -469,7 +464,9 @@ class StackModule(nn.Module):
         """Returns logits `[B, C]`, or predicted targets `[B, T]`, of inputs `[B, *input]`."""
         if self.combine is not None:
             return self._join_clients(x, self.combine)
-        answers = [[predict_rows(model(x), self.objective) for model in models] for models in self._models()]
+        answers = [[model(x) for model in models] for models in self._models()]
+        if self.objective == "cross_entropy":
+            answers = [[outputs.softmax(-1) for outputs in one] for one in answers]
         each = [torch.stack(one).mean(0) for one in answers]
         if self.meta is None or not bool(self.trained):
             heard = torch.stack([one for one, answers in zip(each, self.answers, strict=True) if answers]).mean(0)

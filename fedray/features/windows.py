@@ -30,7 +30,6 @@ from fedray.training.block import Block, Trained
 from fedray.training.choice import Engine
 from fedray.training.update import Update
 
-Read = Callable[[int, int], tuple[Tensor, Tensor]]
 _STEP = -4  # makes the random keys of single steps differ from other keys
 
 
@@ -196,13 +195,8 @@ def _cut_steps(block: Block) -> Iterator[Block]:
     block = block._replace(steps=np.ones_like(block.steps), local=plain, anchor=anchor, wants_change=False)
     for s in steps:
         yield block._replace(
-            read=partial(_read_step, block.read, int(s)),
+            read=partial(lambda step, _first, _end: block.read(step, step + 1), int(s)),
             weight=block.weight[s : s + 1],
             keys=keys[s],
             source=None if source is None else source._replace(index=source.index[s : s + 1]),
         )
-
-
-def _read_step(read: Read, step: int, _first: int, _end: int) -> tuple[Tensor, Tensor]:
-    """Returns the batch of one step. This is the `Block.read` of a block with only this step."""
-    return read(step, step + 1)

@@ -883,11 +883,11 @@ class AsyncTraining:
         jobs, own, rows = self._ahead.jobs, self.phase.own, self._rows
         near = self._ahead.places(t, t + (1 if own else self._count_ahead()))
         ready = near.start + np.flatnonzero(~jobs.trained[near] & (jobs.born[near] <= t))
-        waves = (
-            split_turns(jobs.world[ready] * self.study.clients.number + jobs.client[ready]) if own else [slice(None)]
-        )
-        for wave in waves:
-            index = ready[wave]
+        waves = [ready]
+        if own:  # the second wave has the second job of each client, because this job reads what the first one left
+            earlier = count_earlier(jobs.world[ready] * self.study.clients.number + jobs.client[ready])
+            waves = [ready[earlier == wave] for wave in range(int(earlier.max(initial=-1)) + 1)]
+        for index in waves:
             code = jobs.step[index] * rows + jobs.row[index]  # in ascending order
             new = np.r_[True, code[1:] != code[:-1]]
             group = np.cumsum(new) - 1
@@ -936,19 +936,3 @@ class AsyncTraining:
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
     """Returns the function that computes the next server steps, or None if training is synchronous."""
     return None if study.asynchronous is None else AsyncTraining(study, runtime, study.method.phase, progress).advance
-
-
-def split_turns(owner: IntArray) -> list[IntArray]:
-    """Splits jobs into waves that have at most one job of each owner. An owner is a client of one world.
-
-    The first wave has each owner's first job, the second wave each owner's second job, and so on.
-
-    Args:
-        owner: Number that stands for the owner of each job, `[J]`. A client has a different number in each world.
-
-    Example:
-        >>> [wave.tolist() for wave in split_turns(np.array([4, 7, 4]))]  # client 4 reads what its first job left
-        [[0, 1], [2]]
-    """
-    rank = count_earlier(owner)
-    return [np.flatnonzero(rank == wave) for wave in range(int(rank.max(initial=-1)) + 1)]

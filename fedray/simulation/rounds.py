@@ -608,7 +608,7 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
 
     An upload counts if the server uses it, or discards it because its staleness is too large. A late upload does not
     count, because the server tells late clients to stop. A download counts if the client was reached, even if the
-    client is late or fails. If there is no server (`phase.hands_on`), each client sends its model to the next client.
+    client is late or fails. If there is no server (`phase.walk`), each client sends its model to the next client.
     The next client receives it in the same round. These bytes count even if the training has failed.
 
     Args:
@@ -623,6 +623,6 @@ def count_bytes(phase: Phase, status: IntArray, up: IntArray, down: IntArray) ->
         >>> [each.tolist() for each in count_bytes(phase, status, up=np.full(3, 7), down=np.full(3, 5))]
         [[7, 0, 0], [5, 5, 0]]
     """
-    if phase.hands_on:
+    if phase.walk is not None:
         return up, up
     return np.where((status == devices.OK) | (status == devices.STALE), up, 0), np.where(_REACHED[status], down, 0)
