@@ -98,7 +98,7 @@ def make_participation(
     clients: Clients,
     sizes: Sizes | None = None,
     seconds: Callable[[int], FloatArray] | None = None,
-) -> schedule.Participation | schedule.Informed:
+) -> schedule.Participation:
     """Returns the function that chooses the clients of a round.
 
     Args:
@@ -115,7 +115,8 @@ def make_participation(
         >>> from fedray.scenario.loader import read_scenario
         >>> keys = {"clients": 10, "participation": {"per_round": 4, "selection": "fair"}, "method": {"models": 2}}
         >>> draw = make_participation(read_scenario(keys), UserObjects(), Clients((Tier("phones", 10),)))
-        >>> [len({*draw(0, 2 * age).client, *draw(0, 2 * age + 1).client}) for age in range(3)]
+        >>> chosen = [draw(schedule.WorldRound(0, t, 0), None).client for t in range(6)]
+        >>> [len({*chosen[t], *chosen[t + 1]}) for t in (0, 2, 4)]
         [4, 4, 4]
     """
     counts, keys = invited_per_tier(scenario, clients), scenario.participation.selection

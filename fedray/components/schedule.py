@@ -226,22 +226,8 @@ class WorldRound(NamedTuple):
     world: int
 
 
-Participation = Callable[[int, int], Participants]  # (seed of the world, round) -> the participants
-
-
-class Informed(NamedTuple):
-    """A rule that chooses a round's participants and reads the state for this, for example losses of earlier rounds.
-
-    Attributes:
-        choose: A function that takes a `WorldRound` and the state, and returns the participants. The state may be None.
-    """
-
-    choose: Callable[[WorldRound, State | None], Participants]
-
-    def __call__(self, seed: int, t: int) -> Participants:
-        """Returns the participants of round t, chosen without a state."""
-        return self.choose(WorldRound(seed, t, 0), None)
-
+# (round, state) -> the participants; only selections read the state, for example the losses of earlier rounds
+Participation = Callable[[WorldRound, State | None], Participants]
 
 # (round, participants, number of models of each participant `[P]`, state) -> participant and model of each job, `[J]`
 Assignment = Callable[[WorldRound, Participants, IntArray, "State | None"], tuple[IntArray, IntArray]]
@@ -271,25 +257,24 @@ def overcommit(clients: Clients, per_tier: Sequence[int], factor: float) -> list
     return [min(tier.number, n) for tier, n in zip(clients.tiers, wanted, strict=True)]
 
 
-def only(participation: Participation | Informed, members: Members) -> Participation | Informed:
+def only(participation: Participation, members: Members) -> Participation:
     """Restricts a participation rule to the clients of a group.
 
     The remaining participants keep their slots (their positions among all participants). `members` takes client ids
     `[J]` and returns whether each client belongs to the group, `[J]`.
 
     Example:
-        >>> everyone: Participation = lambda seed, t: Participants(np.arange(6), np.arange(6))
-        >>> only(everyone, lambda client: client % 3 == 1)(0, 0).client.tolist()
+        >>> everyone: Participation = lambda now, state: Participants(np.arange(6), np.arange(6))
+        >>> only(everyone, lambda client: client % 3 == 1)(WorldRound(0, 0, 0), None).client.tolist()
         [1, 4]
     """
 
-    def keep(drawn: Participants) -> Participants:
+    def choose(now: WorldRound, state: State | None) -> Participants:
+        drawn = participation(now, state)
         inside = members(drawn.client)
         return Participants(drawn.client[inside], drawn.slot[inside])
 
-    if isinstance(participation, Informed):
-        return Informed(lambda now, state: keep(participation.choose(now, state)))
-    return lambda seed, t: keep(participation(seed, t))
+    return choose
 
 
 def join_tiers(picked: Sequence[IntArray]) -> Participants:
@@ -304,7 +289,7 @@ def join_tiers(picked: Sequence[IntArray]) -> Participants:
 def invite_all(clients: Clients) -> Participation:
     """Returns the participation rule by which every client takes part in every round."""
     everyone = Participants(np.arange(clients.number), np.arange(clients.number))
-    return lambda _seed, _t: everyone
+    return lambda _now, _state: everyone
 
 
 def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
@@ -316,8 +301,8 @@ def sample_clients(clients: Clients, per_tier: Sequence[int]) -> Participation:
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
-    def draw(seed: int, t: int) -> Participants:
-        numbers = rng.stream(seed, "participants", t)
+    def draw(now: WorldRound, _state: State | None) -> Participants:
+        numbers = rng.stream(now.seed, "participants", now.t)
         picked = [
             np.sort(numbers.choice(tier.number, size=n, replace=False, shuffle=False)) + start
             for tier, n, start in zip(clients.tiers, per_tier, starts[:-1], strict=True)
@@ -350,9 +335,9 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
                     newest[seed][1].extend(np.array_split(order, n))
         return newest[seed][1]
 
-    def draw(seed: int, t: int) -> Participants:
-        parts = cut(seed, t // models if uneven else 0)
-        u = rng.uniform(rng.keys(seed, "stratum", t), len(parts))
+    def draw(now: WorldRound, _state: State | None) -> Participants:
+        parts = cut(now.seed, now.t // models if uneven else 0)
+        u = rng.uniform(rng.keys(now.seed, "stratum", now.t), len(parts))
         client = np.array([part[int(x * len(part))] for part, x in zip(parts, u, strict=True)], dtype=np.int64)
         return Participants(client, np.arange(len(parts)))
 
@@ -445,7 +430,7 @@ KINDS: dict[str, Callable[[int, str], Assignment]] = {
 
 
 def schedule(
-    clients: Clients, models: int, seeds: Sequence[int], participation: Participation | Informed, assignment: Assignment
+    clients: Clients, models: int, seeds: Sequence[int], participation: Participation, assignment: Assignment
 ) -> Schedule:
     """Joins a participation rule and an assignment rule into a schedule for all worlds.
 
@@ -465,7 +450,7 @@ def schedule(
         columns = []
         for world, seed in enumerate(seeds):
             now = WorldRound(seed, t, world)
-            drawn = participation.choose(now, state) if isinstance(participation, Informed) else participation(seed, t)
+            drawn = participation(now, state)
             who, model = assignment(now, drawn, per_tier[clients.tier_of(drawn.client)], state)
             columns.append((drawn.client[who], model, np.full(len(who), world)))
         client, trained, of = (np.concatenate(c).astype(np.int64) for c in zip(*columns, strict=True))

@@ -19,7 +19,6 @@ import numpy as np
 
 from fedray.components.schedule import (
     FIRST_PACE,
-    Informed,
     Participants,
     Participation,
     WorldRound,
@@ -184,12 +183,12 @@ def draw_in_turn(clients: Clients, number: int) -> Participation:
     Example:
         >>> from fedray.core.types import Tier
         >>> draw = draw_in_turn(Clients((Tier("phones", 1), Tier("laptops", 2))), 2)
-        >>> [draw(0, t).client.tolist() for t in range(3)]
+        >>> [draw(WorldRound(0, t, 0), None).client.tolist() for t in range(3)]
         [[0, 1], [0, 2], [1, 2]]
     """
 
-    def draw(_seed: int, t: int) -> Participants:
-        return Participants(np.sort((t * number + np.arange(number)) % clients.number), np.arange(number))
+    def draw(now: WorldRound, _state: State | None) -> Participants:
+        return Participants(np.sort((now.t * number + np.arange(number)) % clients.number), np.arange(number))
 
     return draw
 
@@ -209,11 +208,11 @@ def fair_ages(clients: Clients, per_tier: Sequence[int], models: int) -> Partici
     def order_tier(seed: int, c: int) -> IntArray:
         return rng.stream(seed, "fair ages", c).permutation(clients.tiers[c].number)
 
-    def draw(seed: int, t: int) -> Participants:
+    def draw(now: WorldRound, _state: State | None) -> Participants:
         picked = []
         for c, (tier, n) in enumerate(zip(clients.tiers, per_tier, strict=True)):
-            order = order_tier(seed, c)
-            place = (t // models * n + np.arange(n)) % max(tier.number, 1)
+            order = order_tier(now.seed, c)
+            place = (now.t // models * n + np.arange(n)) % max(tier.number, 1)
             picked.append(np.sort(order[place]) + starts[c])
         return join_tiers(picked)
 
@@ -226,7 +225,7 @@ def choose_clients(
     rule: Rule,
     sizes: Callable[[int], IntArray],
     seconds: Callable[[int], FloatArray] | None = None,
-) -> Informed:
+) -> Participation:
     """Returns a participation rule that chooses the clients of each tier (class of devices) by a rule such as Oort.
 
     Participants are ordered by tier, so a position (slot) always belongs to the same tier.
@@ -254,7 +253,7 @@ def choose_clients(
             picked.append(rule(known, n, rng.stream(now.seed, "selection", now.t, c)) if n else ids[:0])
         return join_tiers(picked)
 
-    return Informed(choose)
+    return choose
 
 
 # (known facts, number of participants, generator, options) -> ids of the participants, `[number]`

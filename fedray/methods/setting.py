@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedray.components.distillation import Student
-from fedray.components.schedule import Assignment, Informed, Participation
+from fedray.components.schedule import Assignment, Participation
 from fedray.components.servers import Rows
 from fedray.core.method import Compress, Local, Method, RateSchedule, ServerWork, Walk
 from fedray.core.rng import Keys
@@ -114,7 +114,7 @@ class Setting:
     layout: Layout
     clients: Clients
     seeds: tuple[int, ...]
-    participation: Participation | Informed
+    participation: Participation
     local: Local
     outputs: Callable[[Tensor, Tensor], Tensor]
     server_rows: Callable[[int], tuple[Tensor, Tensor]]

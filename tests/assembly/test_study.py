@@ -21,6 +21,7 @@ from fedray.assembly.methods import make_local
 from fedray.assembly.models import estimate_rows
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
+from fedray.components.schedule import WorldRound
 from fedray.core import sums as native
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, Plan, Tier
@@ -192,8 +193,8 @@ def count_shares(keys: dict[str, Any], rounds: int = ROUNDS) -> FloatArray:
     """The share of the rounds that each client of a scenario is invited to, `[N]`."""
     scenario = read_scenario({"clients": {"number": 100}, **keys})
     people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
-    counts = np.bincount(np.concatenate([people(0, t).client for t in range(rounds)]), minlength=100)
-    share: FloatArray = counts / rounds
+    invited = np.concatenate([people(WorldRound(0, t, 0), None).client for t in range(rounds)])
+    share: FloatArray = np.bincount(invited, minlength=100) / rounds
     return share
 
 
@@ -207,9 +208,8 @@ def test_strata_of_a_stack_were_drawn_anew_before_a_base_had_met_its_models() ->
         scenario = read_scenario({"clients": {"number": 100}, **keys})
         people = make_participation(scenario, UserObjects(), Clients(tier_table(scenario, 100)))
         for first in range(0, 10 * age, age):
-            met = [
-                set(column) for column in np.stack([people(0, t).client for t in range(first, first + age)]).T.tolist()
-            ]
+            drawn = [people(WorldRound(0, t, 0), None).client for t in range(first, first + age)]
+            met = [set(column) for column in np.stack(drawn).T.tolist()]
             assert sum(map(len, met)) == len(set.union(*met)), "a client stands in two strata of one age"
     assert abs(count_shares({**STACK, **rows}) - 0.3).max() < 6 * np.sqrt(0.3 * 0.7 / ROUNDS)
 
@@ -248,7 +248,7 @@ def test_uniform_draws_are_the_default_and_every_pair_of_clients_can_meet() -> N
     assert scenario.schedule.rows == "slot"
     people, met = make_participation(scenario, UserObjects(), Clients((Tier("all", 6),))), np.zeros((6, 6), dtype=int)
     for t in range(600):
-        client = people(0, t).client
+        client = people(WorldRound(0, t, 0), None).client
         met[np.ix_(client, client)] += 1
     pairs = met[np.triu_indices(6, 1)]
     assert np.abs(pairs - 120).max() < 5 * np.sqrt(600 * 0.2 * 0.8)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedray.components.schedule import (
     KINDS,
-    Participation,
+    WorldRound,
     invite_all,
     overcommit,
     sample_clients,
@@ -60,6 +60,10 @@ def make_schedule(case: Case, kind: str, people: str, rows: str = "client") -> S
     return schedule(case.clients, case.models, case.seeds, PEOPLE[people](case), KINDS[kind](case.models, rows))
 
 
+def invite(case: Case, people: str, seed: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+    return PEOPLE[people](case)(WorldRound(seed, t, 0), None)
+
+
 def models_a_round(case: Case, client: np.ndarray) -> np.ndarray:
     each = [case.models if tier.models_per_round is None else tier.models_per_round for tier in case.clients.tiers]
     return np.array(each)[case.clients.tier_of(client)]
@@ -72,16 +76,15 @@ def triples(plan: Plan) -> list[tuple[int, int, int]]:
 @given(cases(), st.sampled_from(AGE_START), st.sampled_from(["full", "strata", "sampled"]))
 def test_permutation_shows_every_model_to_every_row_once_an_age(case: Case, age: int, people: str) -> None:
     """A client, or the place, whichever client fills it: M models a round, K rounds, each model exactly M times."""
-    who = PEOPLE[people](case)
     rows = {"full": "client", "strata": "stratum", "sampled": "slot"}[people]
     plan = make_schedule(case, "permutation", people, rows)
     seen: Counter[tuple[int, int, int]] = Counter()
     for t in range(age * case.models, (age + 1) * case.models):
-        row = {(w, int(c)): s for w, seed in enumerate(case.seeds) for s, c in enumerate(who(seed, t).client)}
+        who = [invite(case, people, seed, t)[0].tolist() for seed in case.seeds]
+        row = {(w, c): s for w, each in enumerate(who) for s, c in enumerate(each)}
         seen.update((row[world, client], model, world) for client, model, world in triples(plan(t, None)))
     for world, seed in enumerate(case.seeds):
-        each = models_a_round(case, who(seed, age * case.models).client)
-        for s, m in enumerate(each):
+        for s, m in enumerate(models_a_round(case, invite(case, people, seed, age * case.models)[0])):
             assert [seen[s, k, world] for k in range(case.models)] == [m] * case.models
 
 
@@ -99,14 +102,13 @@ def test_round_t_alone_is_round_t_after_all_rounds_before(case: Case, kind: str,
 def test_participants_are_counted_by_tier_and_train_its_number_of_different_models(
     case: Case, kind: str, people: str, t: int
 ) -> None:
-    rows = "stratum" if people == "strata" else "client"
-    plan, who = make_schedule(case, kind, people, rows)(t, None), PEOPLE[people](case)
+    plan = make_schedule(case, kind, people, "stratum" if people == "strata" else "client")(t, None)
     assert plan.client.dtype == plan.model.dtype == plan.world.dtype == np.int64
     assert ((plan.model >= 0) & (plan.model < case.models)).all()
     assert len(set(triples(plan))) == len(plan.client), "a client trains a model twice in one round"
     for world, seed in enumerate(case.seeds):
         mine = plan.client[plan.world == world]
-        chosen, slot = who(seed, t).client, who(seed, t).slot
+        chosen, slot = invite(case, people, seed, t)
         number = [tier.number for tier in case.clients.tiers] if people == "full" else list(case.per_tier)
         assert np.bincount(case.clients.tier_of(chosen), minlength=2).tolist() == number
         assert len(set(chosen.tolist())) == len(chosen) and slot.tolist() == list(range(len(chosen)))
@@ -118,7 +120,7 @@ def test_participants_are_counted_by_tier_and_train_its_number_of_different_mode
 def test_strata_partition_the_clients(case: Case, seed: int) -> None:
     """Slot by slot the clients of all rounds of an age: disjoint, complete, inside a tier, and of near equal size."""
     people = sample_strata(case.clients, case.per_tier, models=250)
-    rounds = [people(seed, t).client for t in range(250)]
+    rounds = [people(WorldRound(seed, t, 0), None).client for t in range(250)]
     slots = [set(column) for column in zip(*(r.tolist() for r in rounds), strict=True)]
     assert sum(len(slot) for slot in slots) == len(set().union(*slots)), "a client is in two strata"
     populated = [c for c, n in enumerate(case.per_tier) if n]
@@ -212,8 +214,7 @@ def test_the_adaptive_schedule_of_a_world_reads_its_own_losses() -> None:
 def test_a_million_clients_are_sampled_in_no_time_and_space() -> None:
     """Nothing of the size of the population is made in a round."""
     clients = Clients((Tier("strong", 400_000, None), Tier("weak", 600_000)))
-    people: Participation = sample_clients(clients, (20, 30))
-    plan = schedule(clients, 5, (0,), people, KINDS["permutation"](5, "client"))
+    plan = schedule(clients, 5, (0,), sample_clients(clients, (20, 30)), KINDS["permutation"](5, "client"))
     tracemalloc.start()
     try:
         for t in range(50):
@@ -231,7 +232,7 @@ def test_strata_keep_one_order_of_the_clients_a_world_however_many_ages_and_worl
     tracemalloc.start()
     for t in range(2 * ages):
         for seed in range(worlds):
-            people(seed, t)
+            people(WorldRound(seed, t, 0), None)
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < (worlds + 1) * 8 * number

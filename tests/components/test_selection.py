@@ -120,7 +120,7 @@ def test_clients_in_turn_take_part_equally_often_at_any_time(number: int) -> Non
     """Whatever their tiers: with one participant none of two tiers is left out."""
     draw, count = draw_in_turn(TIERS, number), np.zeros(TIERS.number, np.int64)
     for t in range(25):
-        client = draw(0, t).client
+        client = draw(WorldRound(0, t, 0), None).client
         assert len(set(client.tolist())) == number and (np.diff(client) > 0).all()
         count[client] += 1
         assert count.max() - count.min() <= 1
@@ -192,7 +192,7 @@ def test_every_rule_knows_what_a_server_knows() -> None:
         return about.client[:number]
 
     times = np.arange(6.0)
-    informed = choose_clients(clients, [2], rule, lambda _world: np.full(6, 9), lambda _world: times).choose
+    informed = choose_clients(clients, [2], rule, lambda _world: np.full(6, 9), lambda _world: times)
     extra = {"client_loss": torch.full((1, 6), 0.5), "client_round": torch.tensor([[0, 3, 0, 1, 0, 2]])}
     extra["pace"] = torch.full((1, 41), 30.0, dtype=torch.float64)
     for state in (None, State(torch.zeros(1, 1), torch.zeros(1, 0), extra)):
