@@ -106,7 +106,14 @@ class Layout:
         return Layout(self.names[:k], self.shapes[:k], self.trainable)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Returns the tensors of models `[..., d]` by name, as views of shape `[..., *shape]`."""
+        """Returns the tensors of models `[..., d]` by name, as views of shape `[..., *shape]`.
+
+        Example:
+            >>> import torch
+            >>> layout = Layout(("weight", "scale"), ((2,), ()), 3)  # `scale` is a number without dimensions
+            >>> layout.views(torch.tensor([1.0, 2.0, 3.0]))
+            {'weight': tensor([1., 2.]), 'scale': tensor(3.)}
+        """
         parts = rows.split_with_sizes(self.sizes, dim=-1)
         lead = rows.shape[:-1]
         return {n: p.reshape(lead + s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
