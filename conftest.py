@@ -39,6 +39,18 @@ def _own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _names_of_examples(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Forgets the names that an example in a docstring registers, which later tests of the process would know."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    from own_names import forgetting_names
+
+    with forgetting_names():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes empty pages in place of reports, which take ten times as long as a small run.
 
