@@ -252,13 +252,11 @@ def test_the_samples_go_up_once_and_beta_nowhere(ends: dict[Any, fedray.Run]) ->
     assert (last["round"], last["client"], last["samples"], last["up_bytes"]) == (2, 0, 48, 0)  # a fifth of 240 rows
 
 
-JOINED_BY = {"fens": {}, "beta_predbayes": {}, "stacking": {"bases": [{"name": "linear"}], "meta_data": "pooled"}}
-
-
-@pytest.mark.parametrize("name", JOINED_BY)
-def test_the_work_of_tiers_is_not_that_of_what_joins_the_networks(name: str) -> None:
+def test_the_work_of_tiers_is_not_that_of_what_joins_the_networks() -> None:
     """A tier had decided the steps of FENS's aggregator, and client 0's tier those of the server."""
     tiers = {"a": {"number": 2, "epochs": 3}, "b": {"number": 2, "epochs": 9}}
-    keys = {"rounds": 1, "method": {"name": name, **JOINED_BY[name]}, "clients": {"tiers": tiers}}
-    first, joins = (part.study.clients.tiers for part in build_study(read_scenario(keys)).parts)
-    assert [[tier.epochs for tier in tiers] for tiers in (first, joins)] == [[3, 9], [None, None]]
+    pooled = {"name": "stacking", "bases": [{"name": "linear"}], "meta_data": "pooled"}
+    for method in ("fens", "beta_predbayes", pooled):
+        study = build_study(read_scenario({"rounds": 1, "method": method, "clients": {"tiers": tiers}}))
+        first, joins = (part.study.clients.tiers for part in study.parts)
+        assert [[tier.epochs for tier in tiers] for tiers in (first, joins)] == [[3, 9], [None, None]]
