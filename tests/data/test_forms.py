@@ -128,8 +128,7 @@ def test_tables_are_the_same_in_every_form(tmp_path: Path) -> None:
 def test_keys_of_a_scenario_were_refused_with_data_that_are_an_object(tmp_path: Path, more: dict[str, Any]) -> None:
     FRAME.to_csv(tmp_path / "digits.csv", index=False)
     filed = {"name": "table", "path": str(tmp_path / "digits.csv"), "target": "digit", **more}
-    own = {f"data__{key}": filed[key] for key in ("target", *more)}
-    assert hash_models(FRAME, **own) == hash_models(filed)
+    assert hash_models(FRAME, **{f"data__{key}": filed[key] for key in ("target", *more)}) == hash_models(filed)
 
 
 def test_the_rows_of_a_client_stay_its_own(tmp_path: Path) -> None:
