@@ -255,10 +255,7 @@ def test_the_samples_go_up_once_and_beta_nowhere(ends: dict[Any, fedray.Run]) ->
 def test_the_work_of_tiers_is_not_that_of_what_joins_the_networks() -> None:
     """A tier had decided the steps of FENS's aggregator, and client 0's tier those of the server."""
     tiers = {"a": {"number": 2, "epochs": 3}, "b": {"number": 2, "epochs": 9}}
-    for method in (
-        "fens",
-        "beta_predbayes",
-        {"name": "stacking", "bases": [{"name": "linear"}], "meta_data": "pooled"},
-    ):
+    pooled = {"name": "stacking", "bases": [{"name": "linear"}], "meta_data": "pooled"}
+    for method in ("fens", "beta_predbayes", pooled):
         parts = build_study(read_scenario({"rounds": 1, "method": method, "clients": {"tiers": tiers}})).parts
         assert [[tier.epochs for tier in part.study.clients.tiers] for part in parts] == [[3, 9], [None, None]]
