@@ -301,9 +301,7 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
     def at(name: str, now: float) -> list[float]:
         return [float(x) for x in devices.figure(name, who, np.full(4, now))]
 
-    assert at("uplink", 0) == [100, 5, 50, 7]
-    assert at("uplink", 65) == [10, 6, 50, 7]
-    assert at("uplink", 130) == [100, 6, 50, 7]
+    assert [at("uplink", now) for now in (0, 65, 130)] == [[100, 5, 50, 7], [10, 6, 50, 7], [100, 6, 50, 7]]
     assert at("latency", 0) == [0, 0.5, 0.5, 0.5]
     assert at("latency", 165) == [0.2, 1.0, 0.5, 0.5]
     plan, zero = Plan(*np.zeros((3, 1), int)), np.zeros(1, int)
