@@ -40,8 +40,7 @@ Formulas of distboost_f:
 Formulas of preweak_f:
     PreWeak.F is AdaBoost.F with a different first round, in which every participant runs AdaBoost on its own samples
     for $T$ rounds and sends all its learners. Later rounds choose one of these learners and fit no new learners, also
-    if other clients take part. In a client's
-    own AdaBoost $C$ is the number of classes of the client's samples.
+    if other clients take part. In a client's own AdaBoost $C$ is the number of classes of the client's samples.
 
 Formulas of federated_bagging:
     In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn uniformly and with replacement. Every learner has
@@ -58,7 +57,8 @@ Deviations:
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
-       The traffic includes all messages of a round. The network's latency is added once in each direction. If a client
+       The traffic includes all messages of a round. The network's latency is added once in each direction that
+       has bytes. If a client
        drops out, its learner still counts as sent to all other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 

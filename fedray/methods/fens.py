@@ -5,7 +5,7 @@ Federated Learning*, NeurIPS 2024, arXiv 2411.07182.
 
 In phase 1 each client trains its own network. In phase 2 the clients train an aggregator with FedAdam. The aggregators
 `mean`, `label_shares` and `voting` have no parameters. They need no phase 2 and no withheld samples. In FedAdam's mean
-a client's weight is the number of its samples, as in the authors' script.
+a client's weight is the number of its withheld samples.
 
 Formulas of fens:
     Client $i$ withholds a random share `proxy` of its samples (their number is rounded down). It trains its own network
@@ -18,8 +18,8 @@ Formulas of fens:
     \sum_{(x, y) \in \text{proxy}_i} \ell\bigl(g_\theta(z(x)), y\bigr).
     $$
 
-    $p_i$ is proportional to the number of the client's samples that take part: here the proxy samples. $f$ are logits,
-    and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
+    $p_i$ is proportional to $\lvert \text{proxy}_i \rvert$. With `server.weighting: uniform` all $p_i$ are equal. $f$
+    are logits, and $\ell$ is the cross-entropy of $\mathrm{softmax}(g_\theta(z))$. There are `meta_rounds` rounds.
     In each round a client with proxy samples makes `meta_steps` steps of SGD from $\theta$ to $u_i$, at the rate
     `meta_lr` and with batches of `meta_batch` samples. The server averages the changes $u_i - \theta$, and steps by
     FedAdam without correction of bias. At first $m = 0$ and $v = \tau^2$:

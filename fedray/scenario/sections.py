@@ -39,7 +39,8 @@ class TierKeys:
             number, and `spread` is the standard deviation of the logarithm of this number.
         uplink: The bandwidth of a client for uploads, in bytes/s.
         downlink: The bandwidth of a client for downloads, in bytes/s.
-        latency: The virtual seconds that each transfer takes in addition to the time for its bytes.
+        latency: The virtual seconds that each transfer takes in addition to the time for its bytes. A transfer of 0
+            bytes takes no time.
         side_by_side: Whether a client with several models in a round trains them at the same time.
         width: The share of the network that a client trains. It is the share of the channels of every hidden layer, or
             of the blocks of the network (DepthFL).
