@@ -176,10 +176,6 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The number of networks that PVI draws from a Gaussian over weights.
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Losses that use a tensor of the server.
 
 

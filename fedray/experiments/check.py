@@ -195,7 +195,8 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     """Writes a PNG picture of the partition of the first replicate and fold.
 
     It shows how many samples of each class each client holds, or of a regression the sizes of the clients. If there are
-    many clients, it shows some of them, evenly chosen. The title has the smallest, largest and median size of all.
+    many clients, it shows some of the first 10,000, evenly chosen. The title has the smallest, largest and median size
+    of all.
 
     Raises:
         BadInput: The path does not end with `.png`, or the file cannot be written.

@@ -355,8 +355,9 @@ def make_profile(name: str, clients: Clients, seed: int) -> Devices:
 # real number of samples of a batch. A step with further passes over its batch counts as several steps. Computation
 # besides training also counts (`simulation.rounds.cost_jobs`). A job that trains a slice of the network needs only the
 # slice's share of this time. Download and upload each take `latency + bytes / bandwidth` with the link at the start of
-# the round. A client trains its models one after the other, or at the same time (`side_by_side` of its tier). In the
-# second case the models share the client's link, so all uploads of the client finish together.
+# the round; a transfer of 0 bytes takes no time. A client trains its models one after the other, or at the same time
+# (`side_by_side` of its tier). In the second case the models share the client's link, so all uploads of the client
+# finish together.
 #
 # The server uses the upload of a client that is available when the round starts, is not late, and does not drop out. A
 # synchronous round lasts as long as the slowest of these clients needs. If a client drops out, a round without a

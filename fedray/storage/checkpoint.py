@@ -366,7 +366,7 @@ class RunRecorder:
             saved: A function that is called after each checkpoint.
         """
         self.out, self.study = out, study
-        self._private, self._watch, self._confirm_place, self._saved = private, watch, confirm_directory, saved
+        self._private, self._watch, self._confirm_directory, self._saved = private, watch, confirm_directory, saved
         vouched = run_files.read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
         self._files: run_files.FileSums = vouched or run_files.sum_parts(out)
         self._jobs: list[dict[str, Any]] = []
@@ -432,14 +432,14 @@ class RunRecorder:
     def checkpoint(self, progress: Progress) -> None:
         """Writes the rows in memory, and saves a checkpoint."""
         self.flush(progress.round)
-        self._confirm_place()
+        self._confirm_directory()
         folder, keep = self.out / "checkpoints", self.study.checkpoint_keep
         save_checkpoint(folder, progress, self._private(), keep, files=self._files)
         self._saved()
 
     def keep_best(self, progress: Progress) -> None:
         """Saves the models of the best round so far, and removes the models of the earlier best round."""
-        self._confirm_place()
+        self._confirm_directory()
         plain.make_folder(self.out / run_files.BEST_FOLDER)
         save_checkpoint(self.out / run_files.BEST_FOLDER, progress, self._private(), keep=1)
 
@@ -463,7 +463,7 @@ class RunRecorder:
         return columns
 
     def _write(self, name: str, table: pa.Table, round: int) -> None:
-        self._confirm_place()
+        self._confirm_directory()
         plain.make_folder(self.out / name)
         path = self.out / name / f"part-{round:09d}.parquet"
         write_parquet(path, table)

@@ -171,7 +171,7 @@ class _Lane(NamedTuple):
     step: TakeStep
 
 
-class _References(NamedTuple):
+class _RecordedLane(NamedTuple):
     """The tensors of a client's model in training, and the recorded step that changes these tensors.
 
     The record refers to the tensors by their memory addresses.
@@ -182,7 +182,7 @@ class _References(NamedTuple):
     lane: _Lane
 
 
-_KEPT: list[_References] = []  # at most one
+_KEPT: list[_RecordedLane] = []  # at most one
 
 
 def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,7 +238,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
     return _Lane(tensors, [c.clone() for c in block.counters[lane]], anchor, offset, velocities, total, step)
 
 
-def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _References:
+def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _RecordedLane:
     """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
     If a step was already recorded with the same network and settings, this step is used again, and its tensors get the
@@ -248,7 +248,7 @@ def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _Referenc
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)
     kept = _KEPT.pop() if _KEPT else None
     if kept is None or kept.net is not net or kept.alike != alike:
-        return _References(net, alike, fresh._replace(step=RecordedStep(fresh.step, batch)))
+        return _RecordedLane(net, alike, fresh._replace(step=RecordedStep(fresh.step, batch)))
     pairs = zip(kept.lane[:4], fresh[:4], strict=True)
     with torch.no_grad():
         for own, given in (pair for old, new in pairs for pair in zip(old, new, strict=True)):

@@ -96,7 +96,7 @@ def test_an_option_of_ones_own_method_took_rows_from_clients_by_its_name() -> No
     assert share_of_server(read_scenario({"method": {"name": "checked"}})) == 0
 
 
-COLUMN_REMARKS = {"server_data": 0.0, "inputs": "noise", "input_rows": 500}
+OPTIONS = {"server_data": 0.0, "inputs": "noise", "input_rows": 500}
 
 
 def told(setting: Setting) -> Method:
@@ -111,7 +111,7 @@ def told(setting: Setting) -> Method:
 
 
 def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() -> None:
-    fedray.register("method", "told", told, options=COLUMN_REMARKS, models=2)
+    fedray.register("method", "told", told, options=OPTIONS, models=2)
     keys = {**JUDGED, "replicates": 2, "data": {"limit": 90}}
     noise = fedray.run({**keys, "method": "told"}).progress.state.extra["inputs"]
     assert noise.shape[:2] == (2, 500) and not torch.equal(noise[0], noise[1])  # one draw for each replicate
@@ -126,7 +126,7 @@ def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() ->
 
 @pytest.mark.parametrize("inputs", ["noise", "digits"])
 def test_the_server_has_inputs_as_the_clients_have_them(inputs: str) -> None:
-    fedray.register("method", "told", told, options=COLUMN_REMARKS, models=2)
+    fedray.register("method", "told", told, options=OPTIONS, models=2)
     found = []
     for standardize in (False, True):
         keys = {**JUDGED, "data": {"limit": 90, "standardize": standardize}}
