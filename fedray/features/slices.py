@@ -296,9 +296,8 @@ def cut_block(block: Block, columns: Tensor) -> Block:
 # ---------------------------------------------------------------------------------------------------------------------
 # Slices of a network that the clients of each tier train, and the mean of their uploads (HeteroFL).
 
-FirstChannel = Callable[
-    [int, int], int
-]  # (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
+# (round, channels c of a hidden layer) -> the slice's first channel, 0 to c - 1
+FirstChannel = Callable[[int, int], int]
 _KEPT = 64  # pairs of round and tier for which the positions of the slice are cached
 
 

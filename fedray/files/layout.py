@@ -27,14 +27,8 @@ PARTS = {
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")  # endings of pictures
 TABLES = {".csv": "csv", ".gz": "csv", ".txt": "csv", ".data": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 TABLES |= {".pq": "parquet", ".feather": "feather", ".arrow": "feather"}
-NOTICES = (
-    "README",
-    "LICENSE",
-    "LICENCE",
-    "CHANGELOG",
-    "NOTICE",
-    "CITATION",
-)  # names of files that are no tables; case is ignored
+# names of files that are no tables; case is ignored
+NOTICES = ("README", "LICENSE", "LICENCE", "CHANGELOG", "NOTICE", "CITATION")
 
 
 class Parts(NamedTuple):

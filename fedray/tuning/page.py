@@ -287,9 +287,8 @@ def figure_importance(view: View) -> Figure | None:
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
     if len(found) > 1:
-        pictures.draw_key(
-            axes, names, pictures.PALETTE[: len(found)], ncols=1
-        )  # beside each other they may be too wide
+        # one name a line: beside each other they may be too wide
+        pictures.draw_key(axes, names, pictures.PALETTE[: len(found)], ncols=1)
     return figure
 
 
