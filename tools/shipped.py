@@ -41,7 +41,7 @@ NARROW: dict[str, dict[str, Any]] = {  # of the networks that have widths
     "lstm": {"hidden": 8},
 }
 DEEP = ("densenet", "mobilenet_v2", "resnet18", "resnet34", "shufflenet_v2", "vgg11")
-BASES = [{"name": "mlp", "hidden": [4]}, {"name": "cnn", **NARROW["cnn"]}]  # of a stack
+BASES = [{"name": "mlp", "hidden": [4]}, {"name": "cnn", **NARROW["cnn"]}]  # of a stack; the second needs images
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
 SHAPES = {"mnist": (1, 28, 28), "fashion_mnist": (1, 28, 28), **dict.fromkeys(IMAGES[3:], (3, 32, 32))}
 ROWS = 4000  # of a stand-in
@@ -52,15 +52,16 @@ def tiny(scenario: Scenario) -> Scenario:
     name = scenario.model.name
     model = NARROW.get(name, {}) if name in (*NARROW, "linear", "rbf") else {"name": "cnn", **NARROW["cnn"]}
     rows = 2000 if scenario.data.name == "cifar100" else 1000  # it deals 20 shards to each of 100 clients
+    images = scenario.data.name in IMAGES
     small: dict[str, Any] = {
         "rounds": 1,
         "replicates": 1,
         "runtime": "inline",
-        "data": {"fold": 0, **({"limit": rows} if scenario.data.name in IMAGES else {})},
+        "data": {"fold": 0, **({"limit": rows} if images else {})},
         "local": {"steps": 1, "batch_size": 2},
         "model": model,
         **({"predict": {"conformal": {"alpha": 0.5}}} if scenario.predict.conformal else {}),
-        **({"method": {"bases": BASES, "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
+        **({"method": {"bases": BASES[: 1 + images], "meta_rounds": 1}} if scenario.method.name == "stacking" else {}),
         **({"method": {"meta_rounds": 1}} if scenario.method.name == "fens" else {}),
     }
     return alone(scenario, small)
@@ -77,6 +78,7 @@ def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
 
 def short(scenario: Scenario) -> Scenario:
     """Returns the scenario with its own deep network, but one model, two clients and one step each."""
+    images = scenario.data.name in IMAGES
     small: dict[str, Any] = {
         "rounds": 1,
         "replicates": 1,
