@@ -130,7 +130,7 @@ SPECS = {
             "meta_lr": Option(
                 None,
                 real("(0, inf)"),
-                "learning rate of the meta model; null takes `local.lr`",
+                "learning rate of the meta model, which `local.schedule` does not change; null takes `local.lr`",
                 Needs("method.meta", ("softmax", "mlp")),
             ),
             "meta_optimizer": Option(
@@ -172,7 +172,7 @@ def stacking(setting: kit.Setting) -> kit.Method:
     phases = [base(i) for i in range(len(stack.bases))]
     if stack.meta is not None:  # Alg. 2: FedAvg of the meta model on the out-of-fold features
         kind: Any = stack.meta_optimizer
-        local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, augment=())
+        local = replace(setting.local, optimizer=kind, lr=stack.meta_lr, schedule=None, augment=())
         compress = None if stack.pooled else setting.compress  # the server sends nothing to itself
         top = replace(setting, models=1, layout=stack.meta.layout, local=local, compress=compress)
         phases.append(kit.federated(top))

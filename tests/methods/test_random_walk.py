@@ -137,10 +137,7 @@ def failing(rate: float) -> Callable[..., tuple[dict[str, Any], JobRows]]:
 def test_every_hop_is_sent_once_and_received_once(
     kind: str, transition: str, failures: tuple[float, float, float], compress: str, seed: int
 ) -> None:
-    """Conservation: bytes sent = bytes received = hops of the path, after every step, whatever fails.
-
-    What fails are nodes, edges and trainings, with these probabilities.
-    """
+    """Conservation: bytes sent = bytes received = hops of the path, whatever nodes, edges and trainings fail."""
     graph = {"kind": kind, "node_failure": failures[0], "edge_failure": failures[1]}
     graph |= {"transition": "uniform" if (kind, transition) in REGULAR else transition}
     read = read_scenario(small(graph=graph, seed=seed, rounds=5, compress={"kind": compress}))

@@ -183,10 +183,7 @@ def test_a_compressed_upload_is_that_of_the_small_network(name: str, kind: str) 
 @pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("engine", [{}, CNN], ids=["mlp", "conv"])
 def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dict[str, Any], scaler: bool) -> None:
-    """In predictions and in its score; a new client has the whole network, as all clients of FedRolex have.
-
-    With the scaler weak clients answered with layers that were divided in training and not in evaluation.
-    """
+    """In predictions and in its score; a new client has the whole network, as all clients of FedRolex have."""
     keys = [engine, {"evaluate": {"clients": "all"}, "local": {"lr": 0.03 if scaler else 0.1}, "rounds": 3}]
     run, rolled = (fedray.run(of(name, THREE, *keys, models=2, scaler=scaler)) for name in ("heterofl", "fedrolex"))
     slices, (x, y) = run.study.method.phase, run.study.split("test", 0)

@@ -22,10 +22,7 @@ from fedray.simulation.stacking import read_part, split_plan
 
 @BOTH
 def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: dict[str, Any]) -> None:
-    """Rows seen and rows left out are disjoint, and together everybody's; each row is left out exactly once.
-
-    Sizes that are known before training are those of the rows that are read.
-    """
+    """Each row is left out exactly once and seen otherwise; sizes known before training are those of the rows read."""
     made = stacks.study(folds)
     plan = made.method.phase.schedule(0, None)
     size = size_jobs(made, made.method.phase, plan).size
@@ -50,6 +47,11 @@ def test_other_data_in_a_fold_changes_no_bit_of_the_sub_models_that_leave_it_out
     after = stacks.study(folds, data=stacks.table(change=stacks.rows_in(before.parts[0], left_out)))
     for one, other in zip(stacks.bases_after(before), stacks.bases_after(after), strict=True):
         assert (one == other).flatten(1).all(1).tolist() == [fold == left_out for fold in range(len(one))]
+
+
+def test_a_schedule_of_the_rate_ends_with_the_sub_models() -> None:
+    *bases, meta = stacks.study({"local": {"schedule": {"kind": "cosine"}}}).parts
+    assert [part.study.method.phase.local.lr_at(10**6) > 0 for part in (*bases, meta)] == [False] * len(bases) + [True]
 
 
 def test_features_are_those_of_the_models_that_left_the_row_out() -> None:
