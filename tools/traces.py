@@ -210,7 +210,7 @@ def convert_mobiperf(records: Iterable[Mapping[str, Any]], clients: int | None =
 
 
 def _read_measurement(record: Any) -> tuple[float, str, float] | None:
-    """Seconds, figure and value of a record; None where it says nothing that can be used."""
+    """Returns seconds, figure and value of a record, or None where it says nothing that can be used."""
     if not isinstance(record, Mapping):
         return None
     values, parameters = (_as_mapping(record.get(key)) for key in ("values", "parameters"))
