@@ -135,7 +135,7 @@ VALUES: dict[str, list[dict[str, Any]]] = {  # a key -> the keys that set it to 
     ],
     "local.optimizer": [{"local.optimizer": "adam"}, {"local.optimizer": "sgd"}],
     "local.lr": [{"local.lr": 0.02}, {"local.lr": 0.02, "local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
-    "local.lr_grid": [{"local.lr_grid": [0.01, 0.1], "data.hold_out": 0.2}],
+    "local.lr_grid": [{"local.lr_grid": [0.003, 0.03], "data.hold_out": 0.2}],  # not the rate of `base_of`
     "local.lr_decay": [{"local.lr_decay": 0.5, "local.lr_decay_every": 1}],
     "local.lr_decay_every": [{"local.lr_decay_every": 1}, {"local.lr_decay_every": 1, "local.lr_decay": 0.5}],
     "local.momentum": [
