@@ -377,7 +377,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
     shared = state.counters[world * phase.models : (world + 1) * phase.models]
 
     def ask(split: str) -> Iterator[tuple[WeightedRows, FloatArray]]:
-        inputs, y = study.split(split, world)
+        inputs, y = study.stored_split(split, world)
 
         def count(client: int, rows: IntArray | None) -> FloatArray:
             """Returns `score_rows` for each of a client's P personal passes, on samples of the split, `[P, n]`."""
@@ -705,7 +705,7 @@ def compute_own_values(
         inquiry: The request for values of predictions on a split.
     """
     study, models = host.study, host.study.method.phase.models
-    shared, x = state.counters[world * models : (world + 1) * models], study.split(inquiry.split, world)[0]
+    shared, x = state.counters[world * models : (world + 1) * models], study.stored_split(inquiry.split, world)[0]
 
     def value(client: int, rows: IntArray | None) -> FloatArray:
         own = pick_own_models(host, state, world, client)

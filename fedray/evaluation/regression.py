@@ -86,7 +86,7 @@ def read_members(
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
-    scale, (x, targets) = study.target_scale(world) ** 2, study.split(split, world)
+    scale, (x, targets) = study.target_scale(world) ** 2, study.stored_split(split, world)
     if rows is not None:
         x, targets = x[torch.from_numpy(rows)], targets[torch.from_numpy(rows)]
     y = targets.double().numpy()

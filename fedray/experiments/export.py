@@ -231,7 +231,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
         if not study.parts:  # a stack is one network, with the weights inside
             rows, counters = answer.drop_absent(rows, world), answer.drop_absent(counters, world)
         networks = [_make_network(study, row, counter) for row, counter in zip(rows, counters, strict=True)]
-        x = study.split("test", world)[0][:CHECKED_ROWS]
+        x = study.stored_split("test", world)[0][:CHECKED_ROWS]
         mean, members = predict(x, world)
         weights = None if study.parts else answer.weigh_present(world)
         parts = {} if study.parts else {f"model-{k}": ([one], None, members[k]) for k, one in enumerate(networks)}

@@ -207,7 +207,7 @@ class Predictor:
         The prediction has no conformal sets.
 
         Args:
-            inputs: Raw inputs `[n, *sample]`, as in the splits of the study.
+            inputs: Raw inputs `[n, *sample]`, as `Study.stored_split` returns them.
             world: The world (index of a replicate and fold) whose models predict.
             client: The id of a client of the run. None means the prediction for new clients.
         """

@@ -63,7 +63,7 @@ def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
         numbers = [len(some) for some in list_clients(study, question)]
         return cut_pieces(numbers, 1 if question.at_home else CLIENTS_A_PIECE)
     count = study.worlds if question.worlds is None else question.worlds
-    return cut_pieces([len(study.split(question.split, world)[1]) for world in range(count)], EVALUATED_ROWS)
+    return cut_pieces([len(study.stored_split(question.split, world)[1]) for world in range(count)], EVALUATED_ROWS)
 
 
 def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
@@ -86,7 +86,8 @@ def answer_pieces(worker: Worker, state: State, question: Question, pieces: Sequ
     """
     study, found = worker.study, Pieces()
     if (split := question.split) is not None:
-        read = lru_cache(maxsize=1)(partial(study.split, split))  # reads each world once, because this may copy it
+        # reads each world once, because this may copy it
+        read = lru_cache(maxsize=1)(partial(study.stored_split, split))
         for world, first in pieces:
             x = read(world)[0][first : first + EVALUATED_ROWS]
             found[world, first] = question.compute(worker, state, world, x).cpu()

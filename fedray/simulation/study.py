@@ -33,6 +33,7 @@ from fedray.core.types import (
 )
 from fedray.data.adaptation import find_client, name_clients
 from fedray.data.shards import Shards, StoredShards, read_clients, share_array
+from fedray.data.types import add_back
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
 from fedray.models.net import per_sample
@@ -389,12 +390,17 @@ class Study:
     def split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
         """Returns raw inputs and targets of a world's split `test`, `hold_out`, `train` or `ood`.
 
-        The split `train` has the training samples of the first 10,000 clients (`EVALUATED_CLIENTS`).
-        Out-of-distribution inputs (`ood`) have no labels. Zeros are returned as their targets.
+        `Run.predict` takes such inputs. The split `train` has the training samples of the first 10,000 clients
+        (`EVALUATED_CLIENTS`). Out-of-distribution inputs (`ood`) have no labels. Zeros are returned as their targets.
 
         Raises:
             BadInput: There is no split of this name.
         """
+        (x, y), origin = self.stored_split(name, world), self.shards.data.origin
+        return x if origin is None else torch.from_numpy(add_back(x.numpy(), origin)), y
+
+    def stored_split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
+        """Returns the same as `split`, but inputs are those in the store, from which `Dataset.origin` is subtracted."""
         if name not in ("test", "hold_out", "train", OOD):
             raise BadInput(f"split({name!r}): choose test, hold_out, train or ood")
         if name == "train":

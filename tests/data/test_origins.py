@@ -61,6 +61,8 @@ def test_times_of_one_second_were_one_input(tmp_path: Path) -> None:
         assert run.metrics["accuracy"] > 0.95, name
         answers = run.predict(rows).probabilities
         assert answers is not None and (answers.argmax(axis=1) == LATE).mean() > 0.95, name
+        x, y = run.study.split("test", 0)
+        assert (run.predict(x).mean.argmax(axis=1) == y.numpy()).mean() == run.metrics["accuracy"], name
 
 
 def test_what_was_subtracted_is_kept_with_the_rows(tmp_path: Path, cache: Path) -> None:
