@@ -199,6 +199,25 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
         )
 
 
+def find_few_uploads(scenario: Scenario, study: Study) -> Advice:
+    """Warns if a model gets fewer uploads in round 0 than a robust server needs to leave out bad ones.
+
+    Training without rounds is not checked.
+    """
+    keys, phase = scenario.server, study.method.phase
+    needed = {"median": 3, "trimmed_mean": 2 * keys.trim + 1, "krum": 2 * keys.byzantine + 3}
+    least = needed.get(keys.robust.removeprefix("multi_"))
+    if least is None or phase.work is not None or study.parts or study.asynchronous is not None:
+        return
+    plan = phase.schedule(0, None)
+    few = int(np.unique(plan.world * phase.models + plan.model, return_counts=True)[1].min(initial=least))
+    if few < least:
+        yield (
+            f"server.robust = {keys.robust} leaves out bad uploads of {least} or more; a model has {few} in round 0",
+            "raise participation.per_round, or lower method.models, server.trim or server.byzantine",
+        )
+
+
 def count_untrained(study: Study, rounds: int) -> IntArray:
     """Returns for each world how many models are never trained by a client with training samples, `[worlds]`.
 
@@ -241,6 +260,7 @@ RULES: tuple[Rule, ...] = (
     find_small_clients,
     find_unseen_classes,
     find_untrained_models,
+    find_few_uploads,
 )
 
 

@@ -385,7 +385,7 @@ ROWS = (
     Row("clients.tiers.*.epochs", lambda c: c.scenario.local.steps is not None,
         "local.steps is {s.local.steps}", "set the steps of the tier", lambda c: c.value is not None),
     Row("clients.tiers.*.steps", lambda c: c.scenario.local.steps is None,
-        "local.epochs is {s.local.epochs}", "set the epochs of the tier", lambda c: c.value is not None),
+        "local.epochs is {s.local.epochs}", "set epochs of the tier, or local.steps", lambda c: c.value is not None),
     Row("clients.profile", lambda c: c.scenario.clients.trace is not None,
         "clients.trace says what the devices are like", "leave one of the two out", _changed),
     Row(_DEVICE, lambda c: c.scenario.clients.profile is not None,
