@@ -229,7 +229,7 @@ def resume_command(
     own = UserObjects(modules=modules)
     with watch_run(f"resuming {folder}", current_phase()) as watch:
         resume_run(folder, own, watch, address=address, wait_for=wait_for, rounds=rounds, report=not no_report)
-    _show_summary(folder, drawn=not no_report)
+    _show_summary(folder, drawn=not no_report and read_keys(folder).get("report") is not False)
 
 
 @click.command(name="check")

@@ -34,8 +34,8 @@ class PairedDifference(NamedTuple):
     Attributes:
         mean: Mean of the differences (first minus second), in the score's unit. It is infinite or NaN if one of the
             differences is infinite or NaN.
-        low: Lower end of the confidence interval. It is NaN if there is no interval, as for a single pair or for
-            infinite scores.
+        low: Lower end of the confidence interval. It is NaN if there is no interval: for a single pair, for
+            infinite scores, and if all differences are the same and not 0.
         high: Upper end of the confidence interval, or NaN.
         n: Number of pairs.
         over: Kind of the pairs: `seeds`, or `folds` if the runs have only one seed in common.
@@ -55,7 +55,9 @@ class PairedDifference(NamedTuple):
         """Returns the reason why there is no interval, in two words, or an empty text if there is an interval."""
         if self.n == 1:
             return "one pair"
-        return "infinite scores" if math.isnan(self.low) else ""
+        if not math.isnan(self.low):
+            return ""
+        return "equal differences" if math.isfinite(self.mean) else "infinite scores"
 
     @property
     def differs(self) -> bool:
@@ -102,11 +104,14 @@ def compare_paired(first: WorldScores, second: WorldScores) -> PairedDifference 
         if not others and len(one) > 1:
             pairs, over = np.array(one), "folds"
         mean, n = float(pairs.mean()), len(pairs)
-    if n == 1 or not math.isfinite(mean):
+    if abs(mean) <= ROUNDING * np.abs(pairs).max() < math.inf:
+        mean = 0.0
+    finite = n > 1 and math.isfinite(mean)
+    error = float(pairs.std(ddof=1) / math.sqrt(n)) if finite else 0.0
+    if not finite or error <= ROUNDING * abs(mean) > 0:  # equal differences say nothing of their spread
         return PairedDifference(mean, math.nan, math.nan, n, over)
     from scipy.special import stdtr, stdtrit  # this import takes half a second
 
-    error = float(pairs.std(ddof=1) / math.sqrt(n))
     half = float(stdtrit(n - 1, 0.5 + LEVEL / 2) * error)
     p = float(2 * stdtr(n - 1, -abs(mean) / error)) if error else float(mean == 0)
     return PairedDifference(mean, mean - half, mean + half, n, over, p)

@@ -235,7 +235,9 @@ OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
 
 def render_one(run: ReadRun) -> str:
     """Renders the page of one run."""
-    notes = [f"Pictures of jobs and clients show replicate 0 of {run.worlds}."] if run.worlds > 1 else []
+    notes = []
+    if run.worlds > 1:
+        notes.append(f"Pictures without bands, and the sentences beside them, are of replicate 0 of {run.worlds}.")
     with pictures.use_figure_style():
         sections = []
         for title, draws in SECTIONS:

@@ -83,7 +83,10 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     when `evaluate.target` was first reached. These three are absent if the target was not reached.
     """
     found, first = [], study.last_phase_start + 1 if study.last_phase_start else 0
-    rows = read_table(out, "rounds").to_pylist()
+    rows, rules = read_table(out, "rounds").to_pylist(), study.evaluation
+    end = max((row["round"] for row in rows), default=0)
+    if rules.every_seconds is None:  # without rounds that were evaluated as the last ones of a shorter run
+        rows = [row for row in rows if row["round"] in (0, end) or row["round"] % rules.every == 0]
     for world in range(study.worlds):
         where = study.place(world)
         course = [row for row in rows if (row["replicate"], row["fold"]) == where and row["round"] >= first]
@@ -92,9 +95,9 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
             scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
             if len(scores) >= 3:  # round 0, before any training, does not count
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
-        target = study.evaluation.target
+        target = rules.target
         if target is not None:
-            if target == study.evaluation.stop_at and course:  # then the target is the score that ended the run
+            if target == rules.stop_at and course:  # then the target is the score that ended the run
                 target = name_watched_score(course[0], target[0]), target[1]
             met = next((row for row in course if meets_target(row, target)), None)
             if met is not None:

@@ -52,8 +52,9 @@ def test_a_difference_of_rounding_is_none() -> None:
     assert mean != 0.7
     found = compare_paired({(seed, 0): mean for seed in range(4)}, {(seed, 0): 0.7 for seed in range(4)})
     assert found is not None and (found.mean, found.low, found.high, found.differs) == (0.0, 0.0, 0.0, False)
-    small = compare_paired({(seed, 0): 3e-9 for seed in range(4)}, {(seed, 0): 2e-9 for seed in range(4)})
-    assert small is not None and small.differs
+    small = compare_paired({(seed, 0): 3e-9 + seed * 1e-11 for seed in range(4)}, {(s, 0): 2e-9 for s in range(4)})
+    equal = compare_paired({(seed, 0): 0.75 for seed in range(4)}, {(seed, 0): 0.5 for seed in range(4)})
+    assert small is not None and small.differs and equal is not None and equal.missing_interval == "equal differences"
 
 
 def test_an_infinite_score_is_in_the_difference_as_it_is_in_the_mean() -> None:

@@ -212,6 +212,12 @@ def test_a_full_disk_is_one_line_and_with_space_the_run_goes_on_to_the_same_bits
     assert fedray.resume(out, callbacks=fill).summary["state_hash"] == run.summary["state_hash"]
 
 
+def test_a_run_that_was_made_longer_has_the_summary_of_a_long_one() -> None:
+    keys = scenario({"report": False, "evaluate": {"every": 3, "target": {"metric": "accuracy", "value": 0.0}}})
+    short, long = (fedray.run(keys, rounds=rounds) for rounds in (4, 7))
+    assert fedray.resume(short.path, rounds=7).summary["metrics"] == long.summary["metrics"]
+
+
 def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, tmp_path: Path) -> None:
     """Where no identity says that it is another one."""
     again = copy_run(run, tmp_path / "again", 4)
