@@ -21,7 +21,7 @@ from fedray.experiments.trainable import Trial, make_trainable
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_code import import_modules
 from fedray.runtime.session import Watch
-from fedray.scenario.loader import import_first, names_partition, read_scenario
+from fedray.scenario.loader import import_first, list_given, read_scenario
 from fedray.scenario.names import KINDS, NAMED, explain_unknown_key
 from fedray.scenario.schema import Scenario, list_sections, section_fields
 from fedray.storage.directory import require_run_directory
@@ -167,12 +167,12 @@ def _read_arguments(
             raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     modules = import_first(scenario, modules)
-    section = scenario.get("data") if isinstance(scenario, Mapping) else None
-    if given.get("data") is not None and isinstance(section, Mapping) and "test_clients" in section:
-        dotted = {"data.test_clients": section["test_clients"], **dotted}  # reading the data needs this key, too
+    keys, unseen = list_given(scenario, {}), "data.test_clients"
+    if given.get("data") is not None and unseen in keys:
+        dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules)
     by_client = own.data is not None and own.data.train.group is not None
-    if by_client and own.partition is None and not names_partition(scenario, dotted):
+    if by_client and own.partition is None and not any(key.startswith("data.partition") for key in (*keys, *dotted)):
         dotted["data.partition"] = {"name": "natural"}
     mine = [path[0] for path, kind in NAMED.items() if len(path) == 1 and kind.given in own.named()]
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own

@@ -317,7 +317,7 @@ def adapt(
             `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` is the path of a table,
             of a folder with a folder of pictures for each class, or of a folder with a table for each client. A mapping
             has clients, or the parts `train` and `test`, as keys. Its values are data in any of these forms.
-        target: The column to predict, or several columns for a regression with several targets.
+        target: The column to predict.
         input: The input columns: columns of numbers and categories, or a single column of pictures, lists or text. None
             means the only column of pictures, lists or text. If there is no such column, None means all columns except
             target, group and `exclude`.
@@ -370,6 +370,8 @@ def names_data(thing: Any) -> bool:
     Example:
         >>> names_data("digits"), names_data({"name": "digits"}), names_data({"Rome": ([[1.0], [2.0]], [0, 1])})
         (True, True, False)
+        >>> names_data({"train": {"users": ["Ann"], "user_data": {"Ann": {"x": [1.0], "y": [0]}}}})  # LEAF's JSON
+        False
     """
     if isinstance(thing, str):
         return True
@@ -379,7 +381,8 @@ def names_data(thing: Any) -> bool:
         value for key, value in thing.items() if key not in (*arrays.COLUMNS, "features")
     ]  # their values may be numbers
     lists = [value for value in rest if isinstance(value, list | tuple)]
-    rows = is_leaf(thing) or any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
+    rows = any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
+    rows = rows or any(map(is_leaf, (thing, *rest)))
     return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
 
 

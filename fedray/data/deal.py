@@ -20,6 +20,7 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
+from fedray.data.forms.tables import MOST_KEPT, MOST_KEPT_VALUES
 from fedray.data.partition import ClientRows, Generator, PartitionedData, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
@@ -671,6 +672,8 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
         if wanted not in data.columns:
             known = ", ".join(data.columns)
             remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
+            if len(data.train.y) > MOST_KEPT_VALUES:
+                remedy += f" (a table of over {MOST_KEPT:,} cells has none of over {MOST_KEPT_VALUES:,} values)"
             raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}{remedy}")
         return data.columns[wanted]
     return data.train.y

@@ -378,7 +378,7 @@ def dirichlet_clients(
         min_rows: Smallest number of samples of a client, if the sizes follow a law.
     """
     y = check_labels(labels, "dirichlet_clients")
-    check_rows(len(y), clients, max(1, min_rows))
+    check_rows(len(y), clients, min_rows)
     if isinstance(sizes, str):
         size = _share_by_law(LAWS[sizes](clients, generator, skew), len(y), min_rows)
     else:
@@ -417,10 +417,12 @@ def _deal_by_law(
         >>> draw = rng.stream(1, "partition")
         >>> np.diff(PARTITIONS["power_law"](np.zeros(100), 4, draw, exponent=2.0).offsets).tolist()
         [9, 18, 68, 5]
+        >>> np.diff(PARTITIONS["power_law"](np.zeros(2), 4, draw, min_rows=0).offsets).tolist()
+        [1, 0, 1, 0]
         >>> np.diff(sizes(np.zeros(10), 2, rng.stream(0, "partition"), sizes=[7, 3]).offsets).tolist()
         [7, 3]
     """
-    check_rows(len(labels), clients, max(1, min_rows))
+    check_rows(len(labels), clients, min_rows)
     size = _share_by_law(LAWS[law](clients, generator, **skew), len(labels), min_rows)
     return deal_sizes(generator.permutation(len(labels)), size)
 

@@ -385,9 +385,9 @@ def read_scenario(
     return replace(base, table=table, published=outer.published)
 
 
-def names_partition(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> bool:
-    """Returns whether a scenario or its overrides set the partition of the data."""
-    return any(key.startswith("data.partition") for key in flatten(merge_keys(_tree(source), _overrides(overrides))))
+def list_given(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> dict[str, Any]:
+    """Returns the values that a scenario and its overrides set, by dotted key."""
+    return flatten(merge_keys(_tree(source), _overrides(overrides)))
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:

@@ -32,6 +32,11 @@ def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_witho
         assert [str(one.message).split(": ")[-1] for one in said] == ["smokes", "city, code", "ticket"]
     assert set(data.train.x[:, 1]) == {0.0, 1.0}
     assert data.shift[0, 1:7].tolist() == [0.0] * 6, "indicators are not standardized"
+    roles: dict[str, Any] = {"target": "kind", "input": ["city"]}
+    gaps = pd.DataFrame(columns).assign(city=[None, *["Oslo", "Rome", "Oslo"] * 13])
+    for data in (adapt(gaps, **roles, missing="drop"), adapt(gaps[1:], **roles, test=str(tmp_path / "t.csv"))):
+        assert data.features == ("city=Oslo", "city=Rome")
+    assert (len(data.train.y), len(data.test.y)) == (39, 40)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for keys in ({"features": ["a"]}, {"exclude": ["city", "code", "smokes", "ticket"]}):

@@ -124,6 +124,9 @@ def test_a_client_that_is_named_is_answered_as_a_new_one(tmp_path: Path) -> None
     assert run.predict(mine, client="e").mean.shape == (15, 2)
     with pytest.raises(BadInput):
         run.predict(mine, client="f")
+    text = "{rounds: 0, method: fedavg, clients: {}, data: {test_clients: [f]}, runtime: inline, report: false}"
+    other = fedray.run(text, data=table, data__target="ill", data__group="site")
+    assert len(other.study.split("test", 0)[1]) == len(mine)
 
 
 def test_a_partition_file_keeps_the_same_clients_out(tmp_path: Path) -> None:

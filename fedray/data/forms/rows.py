@@ -213,8 +213,6 @@ def make_reading(**given: Any) -> ReadOptions:
             except ValueError as wrong:
                 raise BadInput(f"data.{key} = {quote_value(given[key])} {wrong}") from None
     reading = ReadOptions(**given)
-    if reading.test is not None and reading.test_fraction != ReadOptions().test_fraction:
-        raise BadInput("data.test_fraction cannot act, because data.test has the test rows: leave it out")
     if reading.length is not None and reading.tokenizer is None:
         raise BadInput(f"data.length = {reading.length} cannot act without data.tokenizer: leave it out")
     return reading
@@ -258,6 +256,8 @@ def make_dataset(
         (('no', 'yes'), 24, 6)
     """
     given = [part for part in (train, test) if part is train or (part is not None and len(part.x))]
+    if len(given) > 1 and reading.test_fraction not in (0, ReadOptions().test_fraction):
+        raise BadInput("data.test_fraction cannot act, because the data have test rows: leave it out")
     check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})

@@ -17,6 +17,7 @@ from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
+from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Text files of tables, such as CSV files, and the delimiters of their columns.
@@ -433,16 +434,22 @@ def find_table_file(_root: Path | None, path: str | None = None, key: str = "pat
 
 
 def read_table_file(file: Path, reading: ReadOptions) -> Dataset:
-    """Reads a data set from a file. If `reading.test` names a file, reads the test samples from that file."""
-    if isinstance(reading.test, str | Path):
-        other = read_frame(find_table_file(None, str(reading.test), "test"), "test")
-        reading = reading._replace(test=other)
+    """Reads a data set from a file."""
     return read_table(read_frame(file), reading)
 
 
 def read_table(frame: Any, reading: ReadOptions) -> Dataset:
-    """Converts a table to a data set. The inputs are numbers and categories, or a column of text to tokenize."""
-    other = None if reading.test is None else as_frame(reading.test)
+    """Converts a table to a data set. The inputs are numbers and categories, or a column of text to tokenize.
+
+    `reading.test` is a table with the test samples, or names the file with this table.
+    """
+    other = reading.test
+    if isinstance(other, str | Path):
+        other = read_frame(find_table_file(None, str(other), "test"), "test")
+    elif other is not None:
+        if not is_frame(other):
+            raise BadInput(f"data.test is {name_type(other)}: give a table, or the path of its file")
+        other = as_frame(other)
     if reading.tokenizer is None:
         refuse_idle(reading, OPTIONS, "a table without data.tokenizer")
         return build_table(frame, other, reading)
@@ -500,6 +507,9 @@ def build_table(
     columns = choose_columns(frame, targets, inputs or None, reading.group, task, **how)
     for part in parts:
         require_columns(part, [*columns.targets, *columns.inputs])
+    gaps = find_row_gaps(frame, columns, reading.missing, "data")
+    if gaps.any() and not gaps.all():  # values that only these rows have are no categories
+        columns = choose_columns(frame[~gaps], targets, inputs or None, reading.group, task, **how)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
@@ -558,7 +568,13 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns the columns by which partitions can deal samples, as text. Leaves out the inputs of a large table."""
+    """Returns the columns by which partitions can deal samples, as text. Leaves out the inputs of a large table.
+
+    Example:
+        >>> import pandas as pd
+        >>> keep_columns(pd.DataFrame({"city": ["Rome", None, "Riga"]}), [])["city"].tolist()
+        ['Rome', 'nan', 'Riga']
+    """
     names = list(frame)
     small = len(names) * len(frame) <= MOST_KEPT
     kept = {}
@@ -567,7 +583,8 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
         if values.dtype.name == "object" and isinstance(next(iter(values.dropna()), None), KEPT_AS_THEY_ARE):
             continue
         if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
-            kept[str(name)] = values.astype(str).to_numpy(dtype=str)
+            text = values.astype(str).to_numpy(dtype=object)  # pandas 3 keeps missing values
+            kept[str(name)] = np.where(values.isna(), "nan", text).astype(str)
     return kept
 
 
