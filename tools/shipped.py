@@ -78,7 +78,6 @@ def alone(scenario: Scenario, small: dict[str, Any]) -> Scenario:
 
 def short(scenario: Scenario) -> Scenario:
     """Returns the scenario with its own deep network, but one model, two clients and one step each."""
-    images = scenario.data.name in IMAGES
     small: dict[str, Any] = {
         "rounds": 1,
         "replicates": 1,

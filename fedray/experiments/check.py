@@ -59,7 +59,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     shape = " x ".join(map(str, data.input_shape)) or "1"
     yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
     if data.standardized and data.unit is None and data.kind != "tokens" and not data.population:
-        yield "scale", "mean and deviation of all clients' rows, which devices would have to exchange (data.scale)"
+        yield "scale", "mean and deviation of all training rows, which devices would have to exchange (data.scale)"
     regression = "a regression" if data.outputs == 1 else f"a regression of {data.outputs} targets"
     yield "target", f"{data.classes:,} classes" if data.classes else regression
     options = scenario.data.options

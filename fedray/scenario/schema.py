@@ -218,7 +218,8 @@ class Scenario:
             network. Otherwise `auto` takes torch. `compiled` allows only compiled kernels, and `torch` only torch.
             Unless the value is `torch`, all nodes of a cluster must have the same kernels.
         table: The list of the cells of a table, each of which is a variant of this scenario.
-        published: The values that a paper reports for the scenario itself, by metric.
+        published: The values that a paper reports for the cell of a table, by metric. `fedray table` writes this key
+            into the scenario of the cell's run.
         callbacks: Names of functions that your module registers. They are called after each round and may end the run.
         own: The names of the Python objects for training and evaluation, and the modules of your own code. fedray
             writes this key. In a scenario file write `import: my_method.py`, or a list of modules. These modules are

@@ -127,8 +127,8 @@ class ParticipationKeys:
         overcommit: The number of invited clients, as a multiple of the number of clients that the round waits for.
             Uploads that arrive after the round are not used.
         dropout: The probability that a participant drops out of a round and sends nothing.
-        partial: The share of a round's participants that train less, as the stragglers of FedProx. Each such client
-            trains for a random number of its epochs, or of its `local.steps`, at least 1.
+        partial: The share of a round's participants that may train less, as the stragglers of FedProx. Each such client
+            trains for a random number of its epochs, or of its `local.steps`, between 1 and all.
         deadline: The virtual seconds of a round after which the server does not wait for further clients. In the
             modes without rounds, an upload is lost if it arrives later than this after the client began its turn.
         mode: The times at which the server makes a step. With `sync` the server makes a step at the end of each round.

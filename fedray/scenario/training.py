@@ -232,7 +232,8 @@ class EvaluateKeys:
         every: The number of rounds from one evaluation to the next.
         every_seconds: The virtual seconds from one evaluation to the next. It is used instead of `every` in training
             without rounds.
-        stop_at: A metric and a value. The run ends when the metric reaches the value.
+        stop_at: A metric and a value. The run ends when the metric has reached the value in all replicates and folds.
+            With `data.hold_out` the score on held-out samples counts.
         target: A metric and a value. The summary gives the round, the virtual second and the number of bytes at which
             the metric first reached the value.
         personal: Whether every client of the run is also scored on its own samples, with its own model or its own
@@ -254,7 +255,8 @@ class EvaluateKeys:
         metrics: Names of further metrics, which are scorers of scikit-learn (`roc_auc`, `average_precision`,
             `balanced_accuracy`, ...) and metrics that your module registers. A scorer also scores every model of the
             ensemble (`NAME_min`, `NAME_mean`, `NAME_max`). With `clients` or `personal` it also scores clients, and
-            with `by_tier` it also scores tiers.
+            with `by_tier` it also scores tiers. A metric of yours scores clients only if it takes `sample_weight`,
+            because samples are weighted unless clients have test samples of their own.
         positive: The name or number of the positive class, if there are two classes. None means the second class.
     """
 

@@ -192,10 +192,7 @@ def test_the_model_hash_is_that_of_the_exported_files(run: fedray.Run, tmp_path:
 
 @EACH
 def test_its_answers_have_the_scores_that_were_reported(run: fedray.Run) -> None:
-    """`predict` asks the models that were evaluated: samples, teachers, Gaussian heads, closed forms.
-
-    Means and variances have the right shape, and probabilities sum to 1.
-    """
+    """`predict` asks the models that were evaluated: samples, teachers, Gaussian heads, closed forms."""
     last = parts(run, "rounds").query(f"round == {run.summary['rounds']}").set_index("replicate")
     for replicate, asked in ((0, run), (1, fedray.load(run.path))):
         x, y = (part.numpy() for part in run.study.split("test", replicate))

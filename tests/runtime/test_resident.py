@@ -1,7 +1,4 @@
-"""The clients' rows on a GPU: copied once, kept while they are used, left in main memory where they are too many.
-
-The device `meta` stands for one that has its own memory: where no GPU is, its tensors have shapes and no numbers.
-"""
+"""The clients' rows on a GPU (here on `meta`): copied once, kept while used, left in memory where they are too many."""
 
 from __future__ import annotations
 

@@ -29,10 +29,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_two_actors_change_no_bit_and_no_row(tmp_path: Path) -> None:
-    """In a directory whose name is not ASCII; a watcher sees every evaluated round once.
-
-    The manifest is the client actors' own: engine, width and self-test of what ran there.
-    """
+    """In a directory whose name is not ASCII; a watcher sees every evaluated round; the manifest is the actors' own."""
     scored: dict[str, Any] = {
         "evaluate": {"clients": "all", "ood": "noise", "personal": True, "metrics": ["roc_auc_ovr", "neg_log_loss"]},
         "predict": {"gamma": 0.1, "conformal": {"alpha": 0.5, "score": "aps"}},

@@ -1,7 +1,4 @@
-"""Seats on two real nodes of two CPUs each: all or none, waited for where they are taken, and found again.
-
-The nodes are Ray's own, started here on one machine (`ray.cluster_utils.Cluster`). Only slow tests make actors.
-"""
+"""Seats on two nodes of two CPUs each, of Ray's own: all or none, waited for where they are taken, and found again."""
 
 from __future__ import annotations
 
