@@ -338,8 +338,9 @@ class Study:
     @property
     def client_names(self) -> tuple[str, ...]:
         """The names of the N clients. The tuple is empty if the data do not name clients."""
-        data = self.scenario.get("data")
-        return name_clients(self.shards, data.get("group") if isinstance(data, dict) else None)
+        keys = self.scenario.get("data")
+        keys = keys if isinstance(keys, dict) else {}
+        return name_clients(self.shards, keys.get("group") or keys.get("partition", {}).get("column"))
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
         """Returns the ids that clients have in the whole population, `[n]`.

@@ -49,7 +49,9 @@ def test_small_clients_are_left_out_with_their_rows_and_it_is_said() -> None:
         shards = study.shards
         assert isinstance(shards, StoredShards)
         assert [owner[rows].tolist() for rows in np.split(shards.dealt.kept[0].rows, [40])] == [[0] * 40, [2] * 50]
-        if keys["name"] == "natural":
+        if keys["name"] == "column":
+            assert study.client_names == ("0", "2")
+        else:
             assert [owner[shards.client_test(0, client)].tolist() for client in (0, 1)] == [[0] * 40, [2] * 50]
         said = dict(find_small_clients(given, study))
         assert said == {"data.partition.min_rows = 8 leaves out 2 of 4 clients, with 10 of 100 training rows": ""}

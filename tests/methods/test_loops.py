@@ -1,7 +1,4 @@
-"""Methods against loops of plain torch that are written from their formulas, over three rounds of two replicates.
-
-Clients have unequal numbers of rows, one has none, and three of five take part in a round: see `helpers/plain.py`.
-"""
+"""Methods against loops of plain torch from their formulas, over three rounds of two replicates (`helpers/plain.py`)."""
 
 from __future__ import annotations
 
