@@ -98,8 +98,9 @@ def register(
     check_code(kind, f"{kind}.name = {name!r}", thing, needed)
     if row.part == "training" and options is None:
         options = declare_options(kind, thing)
-    if kind in ("method", "model") and (taken := sorted({"name", *section_fields(kind)} & set(options or ()))):
-        raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of every {kind}: choose another name")
+    reserved = {"name", *section_fields(row.section)} if row.section in ("method", "model", "local") else set()
+    if taken := sorted(reserved & set(options or ())):
+        raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of {row.section}: choose another name")
     if kind == "method":
         describe_method(name, models, options, spec)
     origin = _find_origin(sys._getframe(1).f_globals)

@@ -456,11 +456,11 @@ ROWS = (
         _one_of("walk")),
     Row("participation.overcommit", lambda c: is_stack(c.scenario) and c.spec.models == "clients",
         "method {name} cannot use it", "leave it at 1", lambda c: c.value > 1),
-    Row("clients.availability participation.dropout participation.deadline",
+    Row("clients.availability clients.trace participation.dropout participation.deadline",
         lambda c: is_stack(c.scenario) and c.options.get("beta") == FIT,
         "with method.beta = fit the server works where client 0 would",
         "leave it out, or set method.beta to a number", _changed),
-    Row("participation.dropout participation.deadline",
+    Row("clients.availability clients.trace participation.dropout participation.deadline",
         lambda c: is_stack(c.scenario) and c.options.get("meta_data") == "pooled",
         "with method.meta_data = pooled the server needs the answers of every client",
         "leave it out, or set method.meta_data to federated", _changed),
@@ -522,6 +522,28 @@ def refuse_wrong(scenario: Scenario) -> None:
             case = Case(scenario, key)
             if row.value is not None and row.value(case) and (why := _explain(row, case)):
                 raise BadInput(f"{key} = {_show(case.value)}, but {why}: {row.remedy}")
+
+
+def refuse_idle_objects(scenario: Scenario) -> None:
+    """Refuses a schedule or a selection that the caller passes as a Python object and that has no effect.
+
+    The scenario has the names of the passed objects.
+
+    Raises:
+        BadInput: An object has no effect.
+    """
+    own = find_own_sections(scenario)
+    for word, key in (("schedule", "schedule.kind"), ("selection", "participation.selection.name")):
+        name, case = value_at(scenario, f"{key.rpartition('.')[0]}.object"), Case(scenario, key, own)
+        if name is None:
+            continue
+        plans = word == "schedule" and (case.spec.walks or (is_stack(scenario) and case.spec.models == "clients"))
+        rows = [row for row in _rows_of(key) if row.value is None or (word == "selection" and row.value(case))]
+        if word == "schedule":  # with one model it may still leave clients without a job
+            rows = [row for row in rows if row in METHOD_ROWS]
+        why = f"{case.name} plans its jobs by itself" if plans else ""
+        if why := why or next((found for row in rows if (found := _explain(row, case))), ""):
+            raise BadInput(f"{word} = {name} cannot act, because {why}: leave it out")
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
@@ -628,12 +650,16 @@ def find_idle_keys(given: Mapping[str, Any], scenario: Scenario, own: Collection
         >>> [idle.key for idle in find_idle_keys({"server": {"lr": 0.1}, "rounds": 3}, scenario)]
         ['server.lr']
     """
-    recorded = {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
-    found, own = [], {*own, *recorded}
+    found, own = [], {*own, *find_own_sections(scenario)}
     for key, value in flatten(given).items():
         if key not in RUNTIME and not changes_nothing(key, value) and (why := explain_idle(key, scenario, own)):
             found.append(Idle(key, value, why))
     return found
+
+
+def find_own_sections(scenario: Scenario) -> set[str]:
+    """Returns the sections among `data`, `model` and `method` that name a Python object."""
+    return {kind for kind in ("data", "model", "method") if value_at(scenario, f"{kind}.object") is not None}
 
 
 def explain_idle_key(idle: Idle) -> str:
