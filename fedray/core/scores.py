@@ -92,7 +92,7 @@ SCORES = {
         SHARE,
         NEITHER,
         "coverage of the sets, known clients",
-        "the same of known clients, weighted by their withheld rows",
+        "the same of known clients, weighted by withheld rows plus 1",
     ),
     "conformal_coverage_client_worst": Score(
         SHARE, NEITHER, "coverage of the sets, worst client", "the same of the worst known client"
@@ -103,14 +103,14 @@ SCORES = {
     ),
     "conformal_size": Score(LABELS, LOWER, "labels in a set", "mean size of the conformal sets"),
     "conformal_size_clients": Score(
-        LABELS, LOWER, "labels in a set, known clients", "the same of known clients, weighted by their withheld rows"
+        LABELS, LOWER, "labels in a set, known clients", "the same of known clients, weighted by withheld rows plus 1"
     ),
     "conformal_width": Score(TARGET, LOWER, "width of the intervals", "mean width of the conformal intervals"),
     "conformal_width_clients": Score(
         TARGET,
         LOWER,
         "width of the intervals, known clients",
-        "the same of known clients, weighted by their withheld rows",
+        "the same of known clients, weighted by withheld rows plus 1",
     ),
     "conformal_threshold": Score("", NEITHER, "threshold of the sets", "the largest score inside of a conformal set"),
     "conformal_bytes": Score(

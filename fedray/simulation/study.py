@@ -492,7 +492,10 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
         state = State(models, counters, phase.server.init(models))
     each = 4 * layout.d + 8 * len(layout.counters)
     if study.parts:  # one row of the state holds all models of the stack
-        number = sum(part.folds * part.models for part in study.parts)
+        for part in (part for part in study.parts if not part.answers):
+            floats = sum(columns.stop - columns.start for columns in (part.trainable, part.buffers))
+            each -= 4 * floats + 8 * (part.counters.stop - part.counters.start)
+        number = sum(part.folds * part.models for part in study.parts if part.answers)
         return AnswerCost(number, each, number)
     answer = study.answer(state)
     counts = answer.models if answer.weights is None or empty else int((answer.weights > 0).sum(axis=1).max())

@@ -1,4 +1,4 @@
-"""Methods against loops of plain torch from their formulas, over three rounds of two replicates (`helpers/plain.py`)."""
+"""Methods against loops of plain torch from their formulas, three rounds of two replicates (`helpers/plain.py`)."""
 
 from __future__ import annotations
 

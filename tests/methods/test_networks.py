@@ -24,6 +24,7 @@ from fedray.methods import Method, Setting, federated, federated_each
 from fedray.models.net import compute_raw_outputs
 from fedray.models.nets import build_net
 from fedray.simulation.stacking import read_part
+from fedray.simulation.study import cost_answer
 
 TIERS = {"clients": {"tiers": {"a": {"share": 0.5, "uplink": 2e5}, "b": {"share": 0.5}}}}
 
@@ -120,7 +121,8 @@ def test_a_network_that_does_not_answer_trains_as_the_others_and_has_no_part_in_
     x = one_answers.study.split("test", 0)[0][:20]
     found = one_answers.predict(x.numpy())
     assert np.allclose(found.mean, found.members[0]) and not np.allclose(all_answer.predict(x.numpy()).mean, found.mean)
-    scores = one_answers.summary["metrics"]
+    scores, each = one_answers.summary["metrics"], one_answers.study.parts[0].study.net.layout.d
+    assert cost_answer(one_answers.study)[:3] == (1, 4 * each + 8, 1)  # and the stack's counter
     assert scores["accuracy"] == scores["accuracy_base_0"] != scores["accuracy_base_1"]
     first = ask_modules(one_answers.study, x, models_of(one_answers, 0), one_answers.study.parts[0].study.net)
     assert np.allclose(first[0].softmax(-1), found.mean, atol=1e-6)

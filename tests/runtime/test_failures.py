@@ -1,7 +1,4 @@
-"""A client that raises, diverges or hangs: named, or left out so that nothing else changes.
-
-The theorem: a poisoned client that is skipped = the same run in which it never takes part in those rounds, bit for bit.
-"""
+"""A client that raises, diverges or hangs: named, or left out as if it had never taken part, bit for bit."""
 
 from __future__ import annotations
 
