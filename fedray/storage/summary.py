@@ -479,7 +479,7 @@ def _finite_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 # checked, and digests of the user's code by earlier versions are not compared.
 
 Digests = Mapping[str, Mapping[str, str]]  # part, such as "data" -> thing in this part -> digest
-_ANSWERS = ("model ", "partition ", "method ")  # kinds of the user's code that also predict after the training
+_ANSWERS = ("model ", "partition ")  # kinds of the user's code that are also used to predict after the training
 _PARTS = {  # parts that must not differ, each with the message if it differs
     "data": "the data are not those the run began with ({}): restore them",
     "source": "the source of {} is not what the run began with: restore it",
@@ -519,7 +519,7 @@ def check_identity(out: Path, digests: Digests) -> None:
     """Checks that data, network and code have not changed since a run began.
 
     Callers check this before the run's models predict. A run directory without `identity.json` is not checked. Values
-    that the user's code uses are compared only if this code is the method, or makes a network or a partition.
+    that the user's code uses are compared only if this code makes a network or a partition.
 
     Raises:
         BadInput: Something has changed.
