@@ -27,7 +27,7 @@ from fedray.own_code import user_code
 from fedray.scenario import names
 from fedray.scenario.names import KINDS, Kind, as_list
 from fedray.scenario.options import describe_method
-from fedray.scenario.rows import value_at
+from fedray.scenario.rows import refuse_idle_objects, value_at
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import CLIENT_KINDS
 from fedray.scenario.training import LocalKeys
@@ -461,6 +461,9 @@ def list_own_code(scenario: Scenario, own: UserObjects) -> dict[tuple[str, str],
 def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
     """Returns the scenario for the run directory, with the names of the passed Python objects.
 
+    Raises:
+        BadInput: A passed schedule or selection has no effect.
+
     Example:
         >>> from fedray.scenario.loader import read_scenario
         >>> from torch import nn
@@ -478,6 +481,7 @@ def record_objects(scenario: Scenario, own: UserObjects) -> Scenario:
             name = named[kind.given]
             alone = {"name": name, "options": options.get(kind.word, {}), **lost.get(kind.word, {})}
             scenario = _change(scenario, kind.section, {"object": name, **(alone if kind.alone else {})})
+    refuse_idle_objects(scenario)
     mine = {kind.given: named[kind.given] for kind in KINDS.values() if kind.part == "training" and kind.given in named}
     if own.modules:
         mine["modules"] = [

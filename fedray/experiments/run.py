@@ -29,7 +29,6 @@ from fedray.process import current_ending
 from fedray.runtime import environment, session
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.nested import load_yaml
-from fedray.scenario.rows import refuse_idle_objects
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
@@ -339,7 +338,6 @@ def run_scenario(
     current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
         scenario = registry.record_objects(scenario, own)
-        refuse_idle_objects(scenario)
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
     if not resume:
         if force and (out / "scenario.yaml").is_file():

@@ -543,7 +543,7 @@ def refuse_idle_objects(scenario: Scenario) -> None:
             rows = [row for row in rows if row in METHOD_ROWS]
         why = f"{case.name} plans its jobs by itself" if plans else ""
         if why := why or next((found for row in rows if (found := _explain(row, case))), ""):
-            raise BadInput(f"{word} = {name} cannot act, because {why}: leave it out")
+            raise BadInput(explain_idle_key(Idle(word, name, why)))
 
 
 def is_read(key: str, scenario: Scenario) -> bool:
