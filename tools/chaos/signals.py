@@ -44,6 +44,7 @@ GONE_SECONDS = 60.0  # for the processes of a Ray whose driver was killed
 MOST_LATE = 5  # signals one after the other that come after the end of their command
 FRESH = 5  # every so many commands inline start a Python of their own; the others are forked, to be many
 LINE = re.compile(r"fedray: ended by SIG(TERM|INT); (.+)")
+ENDED_BY_RAY = "GCS may have been killed"  # Ray ends a process whose head dies while `ray.init` connects to it
 ADVICE = re.compile(r"`(fedray (?:resume|tune|report) [^`]*)`")
 
 
@@ -102,6 +103,7 @@ def disturb_once(
     """Sends one signal to a command, and lets the work be done. Returns None if the command ended before the signal."""
     want, seconds = bench.expect(command, runtime, fork=fork)
     words, out = bench.prepare(command, runtime)
+    known = find_folders(bench.folder)
     at = dice.uniform(0.0, seconds)
     sent: list[float] = []
     raylets: set[int] = set()
@@ -118,7 +120,8 @@ def disturb_once(
     said = watch(words, disturb, fork=fork)
     length = said.seconds
     fault = judge(said, kind, sent=bool(sent), complete=read_results(out) == want)
-    fault = fault or find_leftovers(bench.folder, killed=said.status == -signal.SIGKILL)
+    killed = said.status == -signal.SIGKILL or is_ended_by_ray(said)
+    fault = fault or find_leftovers(bench.folder, known, killed=killed)
     silence = said.silence
     for _ in range(5):
         if fault or (said.status == 0 and read_results(out) == want):
@@ -150,6 +153,8 @@ def judge(said: Said, kind: str, *, sent: bool, complete: bool) -> str:
     if said.status == 0 or not sent:
         return "" if said.status == 0 else f"status {said.status} without a signal: {text[-500:]}"
     if kind in RAY_KINDS:  # Ray is started again, or one line says what to do
+        if is_ended_by_ray(said):
+            return ""
         return "" if "fedray: " in said.lines[-1] and said.status == 1 else f"status {said.status}: {text[-500:]}"
     if kind == "KILL":
         return "" if said.status == -9 else f"status {said.status}: {text[-500:]}"
@@ -175,7 +180,17 @@ def is_dead(folder: Path) -> bool:
     return leftovers.is_abandoned(folder) and not leftovers.session_processes(folder)
 
 
-def find_leftovers(place: Path, *, killed: bool) -> str:
+def is_ended_by_ray(said: Said) -> bool:
+    """Returns whether Ray's own code ended a command, which no line of Python can prevent."""
+    return said.status == 1 and any(ENDED_BY_RAY in line for line in said.lines)
+
+
+def find_folders(place: Path) -> set[Path]:
+    """Returns the folders of Rays in a place."""
+    return {*place.glob(f"{leftovers.PREFIX}*")}
+
+
+def find_leftovers(place: Path, known: set[Path], *, killed: bool) -> str:
     """Returns what a command on Ray has left behind. After a kill, removes the folders of dead Rays first."""
     if killed:
         deadline = time.monotonic() + GONE_SECONDS
@@ -183,7 +198,7 @@ def find_leftovers(place: Path, *, killed: bool) -> str:
             time.sleep(0.2)
         for folder in filter(is_dead, leftovers.find_sessions([place])):
             leftovers.remove_session(folder)
-    left = [*place.glob(f"{leftovers.PREFIX}*")]
+    left = find_folders(place) - known
     return f"left behind: {', '.join(map(str, left))}" if left else ""
 
 

@@ -49,7 +49,6 @@ METHODS: dict[str, dict[str, Any]] = {
             "meta_rounds": 10,
         },
         "model": {},
-        "rounds": 10,
         "clients": {"number": 10},
     },
     "without_rounds": {
