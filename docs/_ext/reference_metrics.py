@@ -26,6 +26,8 @@ def formula_of(name: str) -> str:
     Raises:
         KeyError: `metrics.yaml` has none.
     """
+    if name not in FORMULAS:
+        raise KeyError(f"{name}: write its formula in docs/reference/metrics.yaml")
     return FORMULAS[name].strip()
 
 

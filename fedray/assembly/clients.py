@@ -21,7 +21,7 @@ from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.own_code.user_code import name_callable
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
-from fedray.scenario.sections import READS_LOSSES
+from fedray.scenario.sections import IGNORES_LOSSES
 from fedray.simulation.devices import (
     CountingRule,
     Devices,
@@ -87,7 +87,6 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 Sizes = Callable[[int], IntArray]
 RULES: dict[str, Callable[..., rules.Rule]] = {
     "examples": rules.by_examples,
-    "power_of_choice": rules.power_of_choice,
     "oort": rules.oort,
 }
 
@@ -224,7 +223,7 @@ def expect_seconds(
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
     """Adds the losses of all clients to the method's state, if the client selection uses losses or is the user's."""
     name = scenario.participation.selection.name
-    if find_own("selection", scenario, own) is None and name not in READS_LOSSES:
+    if find_own("selection", scenario, own) is None and name in IGNORES_LOSSES:
         return method
     return schedule.remember_clients(method, worlds, shards.number, measure_sizes(shards))
 

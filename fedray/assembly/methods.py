@@ -36,7 +36,17 @@ def make_setting(
 
     If the user passes a loss, an optimizer, augmentations, a selection or a schedule, this object replaces the
     scenario's.
+
+    Raises:
+        BadInput: The method needs classes, or another part of the scenario does not fit the data.
     """
+    if own.method is None and not shards.data.classes:
+        spec = method_spec_of(scenario.method.name)
+        if spec.classes or (is_stack(scenario) and not spec.parts):
+            raise BadInput(
+                f"method.name = {scenario.method.name} needs classes, but {scenario.data.name} has real targets: "
+                "choose data with classes"
+            )
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
@@ -94,11 +104,6 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
     named = scenario.method.options.get("bases") or scenario.method.options.get("networks")
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(setting.seeds))
     spec, number = method_spec_of(scenario.method.name), setting.clients.number
-    if not data.classes and (not spec.parts or spec.models == "clients"):
-        raise BadInput(
-            f"method.name = {scenario.method.name} joins answers about classes, but {scenario.data.name} has real "
-            "targets: choose data with classes"
-        )
     if not spec.parts:  # several architectures
         stack = make_architectures(scenario, setting.clients, make)
         return replace(setting, stack=stack, outputs=refuse_outputs)

@@ -407,6 +407,7 @@ class MethodSpec:
         options: The options of the method, which are keys of the section `method`.
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
+        classes: Whether the method needs data with classes.
         robust: Whether `server.robust` may replace the mean of the uploads.
         optimizer: Whether `server.optimizer` may act on the mean delta.
         pooled: Whether one client holds all samples. Such methods are not federated, and serve for comparison.
@@ -456,6 +457,7 @@ class MethodSpec:
     options: OptionSpecs = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     clients: int = 100
+    classes: bool = False
     robust: bool = True
     optimizer: bool = True
     pooled: bool = False

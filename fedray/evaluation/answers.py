@@ -5,6 +5,7 @@ is everything that a run needs except a runtime. In a *personal pass* a client t
 predict for it.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,10 +18,11 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.evaluation.regression import Members, predict_means, read_members
+from fedray.evaluation.regression import SQUARED_ERROR, Members, predict_means, read_members
 from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
 from fedray.metrics import classification
-from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces
+from fedray.models.net import per_sample
+from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces, mean_scores
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The results of a runtime for one evaluation.
@@ -500,14 +502,14 @@ class MemberPredictions(NamedTuple):
             regression.
         members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
-        u: A uniform random number for each sample, `[n]`. The conformal scores `aps` and `raps` need it.
+        x: Inputs of the samples, `[n, ...]`, from which the conformal scores `aps` and `raps` draw.
         weights: Common weights over the models, `[K]`. None means equal weights.
     """
 
     votes: FloatArray | None
     members: Members | None
     y: Any
-    u: FloatArray
+    x: Tensor
     weights: FloatArray | None = None
 
 
@@ -573,12 +575,14 @@ class ClientRequest(NamedTuple):
                 yield np.full(self.means, own.mean(values)) if self.means else values
 
 
-def draw_uniform(study: Study, world: int, split: str, rows: IntArray) -> FloatArray:
-    """Draws a uniform random number for each of the samples `rows` of a split, `[n]`.
+def draw_uniform(study: Study, world: int, x: Tensor) -> FloatArray:
+    """Draws a uniform random number for each input, `[n]`.
 
-    The numbers are the same in every round.
+    A number depends on the input and the seed alone. So a sample has the same set in every round, and whether it is
+    predicted alone or among others.
     """
-    return rng.uniform(rng.keys(int(study.seeds[world]), f"conformal {split}", rows), 1)[..., 0]
+    digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x.cpu().numpy())
+    return rng.uniform(rng.keys(int(study.seeds[world]), "conformal", np.frombuffer(digests, "<i8")), 1)[..., 0]
 
 
 def read_answers(
@@ -602,17 +606,17 @@ def read_answers(
         rows: Indices of the samples in the split, `[n]`. None means all samples.
         residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
     """
-    y = study.split(split, world)[1].numpy()
-    rows = np.arange(len(y)) if rows is None else rows
-    u = draw_uniform(study, world, split, rows)
+    x, y = study.stored_split(split, world)[0], study.split(split, world)[1].numpy()
+    if rows is not None:
+        x, y = x[torch.from_numpy(rows)], y[rows]
     if study.classes:
         if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
-            return MemberPredictions(votes, None, y[rows], u)
+            return MemberPredictions(votes, None, y, x)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return MemberPredictions(votes, None, y[rows], u, answer.weigh_present(world))
+        return MemberPredictions(votes, None, y, x, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return MemberPredictions(None, members, members.y, u, members.weights)
+    return MemberPredictions(None, members, members.y, x, members.weights)
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> MemberPredictions:
@@ -712,10 +716,35 @@ def compute_own_values(
         parts = torch.split(torch.from_numpy(rows), EVALUATED_ROWS)
         outputs = torch.cat([host.forward(own, shared, world, x[part]).cpu() for part in parts], dim=1)
         answer = Answer(State(own, shared, {}), models)
-        said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows)
+        residual = measure_own_residual(host, own, shared, world, client)
+        said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows, residual=residual)
         return inquiry.measure(study, world, said, None, None)
 
     return map(torch.tensor, inquiry.summarize(study, value_each(client, inquiry.rows(study, world), value)))
+
+
+def measure_own_residual(host: Host, own: Tensor, counters: Tensor, world: int, client: int) -> float | None:
+    """Returns the variance of the residuals of a client's own models on its training samples, averaged over the models.
+
+    The variance is for the standardized target. It is None if the loss is not the squared error, and for a client
+    without samples.
+
+    Args:
+        host: The process with the data of the client.
+        own: The client's own models, `[K, d]`.
+        counters: The integers of the models, such as counted batches, `[K, ...]`.
+        world: Index of the world (a seed and a fold).
+        client: The id of the client.
+    """
+    objective = host.study.net.objective
+    if objective not in SQUARED_ERROR or not host.study.shards.sizes(np.array([world]), np.array([client]))[0]:
+        return None
+
+    def loss(x: Tensor, targets: Tensor) -> Tensor:
+        outputs = host.forward(own, counters, world, x)
+        return per_sample(objective, outputs, targets.expand(len(own), *targets.shape)).double()
+
+    return SQUARED_ERROR[objective] * float(mean_scores(host, world, np.array([client]), loss, len(own)).mean())
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: ClientRequest) -> Own:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation import answers
@@ -42,7 +43,8 @@ def measure_sets(
         if threshold is None:
             return np.asarray(np.abs(said.y - said.mean) / said.sd)
         return np.stack(conformal.cover_targets(said.mean, said.sd, said.y, threshold))
-    labels = conformal.score_labels(said.probs, of.u if rows is None else of.u[rows], rule)
+    x = of.x if rows is None else of.x[torch.from_numpy(rows)]
+    labels = conformal.score_labels(said.probs, partial(answers.draw_uniform, study, world, x), rule)
     if threshold is None:
         return np.asarray(labels[np.arange(len(labels)), said.y])
     return np.stack(conformal.cover_labels(labels, said.y, threshold))

@@ -28,7 +28,7 @@ Example:
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,7 @@ from fedray.core.types import EVALUATED_CLIENTS, AverageKind, BoolArray, FloatAr
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import (
+    SQUARED_ERROR,
     decompose_squared_error,
     predict_means,
     read_members,
@@ -186,13 +187,14 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
             "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
     own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
+    weights = find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {}
     return answers.Measured(
         answer,
         test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},
         held_out=runtime.ask(studies.outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
-        weights=find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {},
+        weights=weights,
         own=own,
-        residual={} if study.classes else measure_residual_variance(study, runtime, state, answer),
+        residual={} if study.classes else measure_residual_variance(study, runtime, state, answer, weights),
         ood=runtime.ask(studies.outputs_on(studies.OOD, answer.models), answer.state) if study.evaluation.ood else {},
         train=runtime.ask(studies.outputs_on("train", answer.models), answer.state) if study.evaluation.train else {},
     )
@@ -228,19 +230,22 @@ def find_client_weights(
     }
 
 
-def measure_residual_variance(study: Study, runtime: Runtime, state: State, answer: Answer) -> dict[int, float]:
+def measure_residual_variance(
+    study: Study, runtime: Runtime, state: State, answer: Answer, weights: Mapping[int, FloatArray]
+) -> dict[int, float]:
     """Returns for each world the variance of the residuals on training samples, averaged over clients.
 
     The variance is in squared units of the standardized target. If clients own models, the residuals are the errors of
     each client's own model on its samples. Otherwise they are the errors of the models that the server sends to all
-    clients.
+    clients. Of these models, a client counts each with its weight in `weights`, `[N, K]` for each world, if it has
+    weights.
 
     Returns:
         The variance for each world. The dict is empty if the loss is not the squared error.
     """
-    if study.net.objective not in ("half_mse", "mse"):
+    if study.net.objective not in SQUARED_ERROR:
         return {}
-    factor, models, losses = 2.0 if study.net.objective == "half_mse" else 1.0, answer.models, dict[int, Tensor]()
+    factor, models, losses = SQUARED_ERROR[study.net.objective], answer.models, dict[int, Tensor]()
     client = np.arange(models)  # `owner`, `[R, A]`, is the client that owns each model, or -1
     if study.method.one_model_per_client:
         size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
@@ -262,6 +267,9 @@ def measure_residual_variance(study: Study, runtime: Runtime, state: State, answ
         for world in np.flatnonzero(~owned).tolist():
             of_world = join_pieces(pieces, world)
             of_world = answer.drop_absent(of_world, world) if study.parts else of_world  # sub models come too
+            own = torch.from_numpy(weights[world].T) if world in weights and not study.parts else None
+            if own is not None and models == study.method.phase.models:
+                of_world = (own * answer.drop_absent(of_world, world)).sum(dim=0, keepdim=True)
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]

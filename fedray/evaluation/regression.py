@@ -30,6 +30,8 @@ MEMBER_TARGET_SCORES = (
     "sharpness_geometric",
 )  # scores of each member
 
+SQUARED_ERROR = {"half_mse": 2.0, "mse": 1.0}  # losses of targets without a variance -> squared errors in a loss of 1
+
 
 class Members(NamedTuple):
     """The predictions of K models for n targets, in the target's original unit.

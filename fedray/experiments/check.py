@@ -16,7 +16,7 @@ from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import BadInput, format_bytes, quote_value
 from fedray.core.method import Local, RateSchedule
-from fedray.core.types import Clients, Tier
+from fedray.core.types import SPARSE_KINDS, Clients, Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
 from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
@@ -236,7 +236,7 @@ def list_scenario_facts(
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
     plans, compress = describe_schedule(scenario, study), keys.compress
-    sent = compress.kind + (f", ratio {compress.ratio:g}" if compress.kind in ("topk", "randomk") else "")
+    sent = compress.kind + (f", ratio {compress.ratio:g}" if compress.kind in SPARSE_KINDS else "")
     asks_user = is_own("method", study.method.name) and study.method.answer is not None  # it may need a trained state
     facts = [
         ("method", f"{study.method.name}: {describe_models(study)}, {study.rounds} rounds, {plans}"),

@@ -22,6 +22,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ from fedray.data.types import find_range, remark_on_scale
 from fedray.evaluation.answers import (
     ask_own,
     draw_uniform,
+    measure_own_residual,
     mixtures_of,
     pick_own_models,
     read_weights,
@@ -233,30 +235,33 @@ class Predictor:
         return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
 
     def add_sets(
-        self, found: Prediction, rule: ConformalRule, world: int, answer: Answer, *, known: bool
+        self, found: Prediction, rule: ConformalRule, inputs: Tensor, world: int, *, answer: Answer, client: int | None
     ) -> Prediction:
         """Adds conformal sets or intervals to a prediction.
 
         Args:
             found: The prediction without sets.
             rule: The rule that makes sets.
+            inputs: The raw inputs `[n, *sample]`.
             world: The world (index of a replicate and fold) whose models predicted.
             answer: The models that predicted.
-            known: Whether the prediction is for a client of the run.
+            client: The id of the client of the run that the prediction is for. None means a new client.
         """
         study = self.study
         if rule not in self._calibrated:
             self._calibrated[rule] = calibrate_answers(study, self.runtime, self.state, rule)
         thresholds, residual = self._calibrated[rule]
-        threshold = (thresholds[world].known_clients if known else thresholds[world].ensemble).value
+        threshold = (thresholds[world].ensemble if client is None else thresholds[world].known_clients).value
         if found.probabilities is not None:
-            u = draw_uniform(study, world, "test", np.arange(len(found.probabilities)))
-            return replace(found, sets=~(score_labels(found.probabilities, u, rule) > threshold))
+            draw = partial(draw_uniform, study, world, inputs)
+            return replace(found, sets=~(score_labels(found.probabilities, draw, rule) > threshold))
         mean, variance = (each.reshape(len(each), -1)[:, 0] for each in (found.mean, found.variance))
-        scale = study.target_scale(world) ** 2
-        own = known and study.method.phase.is_personal
+        scale, variance_of_noise = study.target_scale(world) ** 2, residual.get(world)
+        if client is not None and study.method.phase.is_personal:
+            state = answer.state
+            variance_of_noise = measure_own_residual(self.worker, state.models, state.counters, world, client)
         alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
-        noise = find_noise(study, world, answer, alone=alone, residual=None if own else residual.get(world))
+        noise = find_noise(study, world, answer, alone=alone, residual=variance_of_noise)
         half = threshold * np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 
@@ -609,7 +614,7 @@ class Run:
         rule, world = read_rule(study, conformal), replicate * study.per_replicate + fold
         known = None if client is None else study.find_client(client, world)
         found, answer = predictor.ask(inputs, world, known)
-        return found if rule is None else predictor.add_sets(found, rule, world, answer, known=client is not None)
+        return found if rule is None else predictor.add_sets(found, rule, inputs, world, answer=answer, client=known)
 
     def distil(
         self,

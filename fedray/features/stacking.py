@@ -237,7 +237,7 @@ class WeightedLogits(nn.Module):
 
         `z` has the logits side by side, `[B, N * C]`.
         """
-        return (z.reshape(z.shape[0], -1, self.classes) * self.weight).sum(1)
+        return (z.reshape(len(z), z.shape[1] // self.classes, self.classes) * self.weight).sum(1)
 
 
 def build_aggregator(kind: str, clients: int, classes: int, width: int) -> Net:
@@ -291,7 +291,7 @@ def combine_outputs(kind: str, outputs: Tensor, shares: Tensor | None = None) ->
 
 def side_by_side(outputs: Tensor) -> Tensor:
     """Puts the outputs of N clients' networks, `[N, n, C]`, side by side, `[n, N * C]` float32."""
-    return outputs.permute(1, 0, 2).reshape(outputs.shape[1], -1).float()
+    return outputs.permute(1, 0, 2).flatten(1).float()
 
 
 class ProductAndMixture(nn.Module):
@@ -310,7 +310,9 @@ class ProductAndMixture(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Returns log-probabilities, `[B, C]`. `z` has the logits of N clients side by side, `[B, N * C]`."""
-        return interpolate_answers(z.reshape(z.shape[0], -1, self.classes).transpose(0, 1), self.beta)
+        return interpolate_answers(
+            z.reshape(len(z), z.shape[1] // self.classes, self.classes).transpose(0, 1), self.beta
+        )
 
 
 def build_interpolation(classes: int, beta: float) -> Net:

@@ -142,6 +142,7 @@ SPECS = {
         "(Hasan et al. 2024)",
         family="one shot",
         models="clients",
+        classes=True,
         options={
             "samples": Option(6, whole(1, 1000), "M, how many samples each client sends: the last ones that it takes"),
             "cycles": Option(

@@ -93,6 +93,7 @@ SPECS = {
     "depthfl": MethodSpec(
         "DepthFL: a tier trains the first blocks, with a head behind each; the heads answer (Kim et al. 2023)",
         family="parts of a network",
+        classes=True,
         options={
             "blocks": Option(4, whole(1, 100), "blocks D of the network, or as many as it has layers with weights"),
             "extended": Option(
@@ -128,13 +129,11 @@ def depthfl(setting: kit.Setting) -> kit.Method:
     """Composes K networks `[K, d]` of D blocks over clients in tiers. The paper has K = 1.
 
     Raises:
-        BadInput: The scenario sets `local.loss`, or the data have no classes.
+        BadInput: The scenario sets `local.loss`.
     """
     nets, layout, alpha = [tier.net for tier in setting.tier_nets], setting.layout, setting.options["alpha"]
     if setting.local.loss is not None:
         raise BadInput(f"local.loss = {setting.local.loss.name}, but depthfl is a loss by itself: leave it out")
-    if nets[0].objective != "cross_entropy":
-        raise BadInput(f"model.objective = {nets[0].objective}, but heads of DepthFL tell classes: choose such data")
     columns = [_find(layout, *_layers(net.layout)) for net in nets]
     share = kit.numpy.array([tier.work for tier in setting.tier_nets])
     slices = kit.Slices(tuple(nets), lambda _t, tier: columns[tier], share)  # blocks and heads 1..b

@@ -113,6 +113,7 @@ SPECS = {
         "FENS: clients train alone and send their networks once, then train what joins them (Allouah et al. 2024)",
         family="one shot",
         models="clients",
+        classes=True,
         options={
             "aggregator": Option(
                 "neural", one_of(*_TRAINED, *FIXED), "how the answers of the clients' networks become one"

@@ -1,7 +1,7 @@
 """Makes conformal prediction sets. They hold the labels whose scores do not exceed a threshold."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -202,7 +202,7 @@ class ConformalRule(NamedTuple):
 
     Example:
         >>> rule = ConformalRule(alpha=0.5, score="lac")
-        >>> scores = score_labels(np.array([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]), np.zeros(2), rule)
+        >>> scores = score_labels(np.array([[0.7, 0.2, 0.1], [0.5, 0.25, 0.25]]), lambda: np.zeros(2), rule)
         >>> threshold = find_threshold([np.array([0.3, 0.5]), np.array([0.4, 0.8])], rule)
         >>> threshold
         Threshold(value=0.5, bytes=32)
@@ -241,10 +241,10 @@ class Sets(NamedTuple):
     size: FloatArray
 
 
-def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> FloatArray:
+def score_labels(probs: FloatArray, draw: Callable[[], FloatArray], rule: ConformalRule) -> FloatArray:
     """Returns the conformal score of each label for each sample, `[n, C]`.
 
-    `u` has a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not use these numbers.
+    `draw` returns a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not call it.
     """
     if rule.score == "lac":
         plain: FloatArray = 1.0 - probs
@@ -256,7 +256,7 @@ def score_labels(probs: FloatArray, u: FloatArray, rule: ConformalRule) -> Float
     first[:, 1:] = falling[:, 1:] < falling[:, :-1]  # equal probabilities have the same rank
     start = np.maximum.accumulate(np.where(first, place, 0), axis=1)
     above = np.take_along_axis(np.cumsum(falling, axis=1) - falling, start, axis=1)
-    sorted_scores = above + u[:, None] * falling
+    sorted_scores = above + draw()[:, None] * falling
     if rule.score == "raps":
         sorted_scores += rule.penalty * np.maximum(0, start + 1 - rule.k_reg)
     scores = np.empty_like(sorted_scores)

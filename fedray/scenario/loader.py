@@ -9,7 +9,7 @@ import numpy as np
 
 from fedray.core import options as opt
 from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
-from fedray.core.types import Tier, count_test_clients, round_to_sum
+from fedray.core.types import ADAPTIVE_OPTIMIZERS, Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
@@ -215,7 +215,7 @@ def _fill_server(out: Tree, given: Mapping[str, Any]) -> None:
     equal = server.get("robust", "none") != "none" or server.get("coefficients") == "paper_eq2"
     if equal and "weighting" not in given:
         out["server"] = {**server, "weighting": "uniform"}
-    _fill(out, "server", "lr", 0.01 if server.get("optimizer") in ("adam", "yogi") else 1.0, unless=())
+    _fill(out, "server", "lr", 0.01 if server.get("optimizer") in ADAPTIVE_OPTIMIZERS else 1.0, unless=())
 
 
 def _part(tree: Mapping[str, Any], *path: str) -> Any:

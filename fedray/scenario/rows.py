@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, quote_value, warn_user
 from fedray.core.options import MethodSpec, Needs
+from fedray.core.types import SPARSE_KINDS
 from fedray.methods import METHOD_SPECS
 from fedray.methods.beta_predbayes import FIT
 from fedray.methods.fens import FIXED
@@ -328,7 +329,7 @@ ROWS = (
     Row("schedule.rows", lambda c: c.has_one_model and (c.scenario.schedule.rows != "stratum" or c.is_full),
         "method.models is {s.method.models}"),
     Row("clients.tiers.*.models_per_round",  # with sparse uploads, `all` decides the number of entries
-        lambda c: c.has_one_model and c.scenario.compress.kind not in ("topk", "randomk"),
+        lambda c: c.has_one_model and c.scenario.compress.kind not in SPARSE_KINDS,
         "method.models is {s.method.models}"),
     Row("clients.tiers.*.side_by_side", lambda c: c.has_one_model and c.bases < 2,
         "method.models is {s.method.models}"),
@@ -361,7 +362,7 @@ ROWS = (
     Row("vary", lambda c: c.scenario.replicates == 1, "replicates is 1"),
     Row("compress.kind", lambda c: not c.spec.sparse,
         "a part of what clients of {name} send says nothing without the rest", "set it to int8 or dense",
-        _one_of("topk", "randomk")),
+        _one_of(*SPARSE_KINDS)),
     Row("compress.adaptive",
         lambda c: len({tier.uplink for tier in c.tiers}) == 1
         and c.scenario.clients.trace is None and c.scenario.clients.profile is None,

@@ -213,7 +213,7 @@ SCHEDULE_SPECS: Mapping[str, opt.NameSpec] = {
     "adaptive": opt.NameSpec("odds grow with a model's last loss at the client"),
     "walk": opt.NameSpec("models walk over a graph of clients, without a server"),
 }
-READS_LOSSES = ("power_of_choice", "oort")  # selections that use losses; a user's own selection may use them, too
+IGNORES_LOSSES = ("uniform", "examples", "round_robin", "fair")  # selections to which the server tells no losses
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,10 @@ from typing import Any, Literal, get_args
 from fedray.core import options as opt
 from fedray.core.errors import suggest_nearest
 from fedray.core.types import (
+    ADAPTIVE_OPTIMIZERS,
     EVALUATED_CLIENTS,
+    SPARSE_KINDS,
+    CompressionKind,
     LastBatch,
     QuantileKind,
     RateKind,
@@ -22,9 +25,9 @@ from fedray.scenario.sections import NO_ROUNDS
 # The keys for local training, compression and the server.
 
 _SGD = opt.Needs("local.optimizer", ("sgd",))
-_SPARSE = opt.Needs("compress.kind", ("topk", "randomk"))
-_LOSSY = opt.Needs("compress.kind", ("topk", "randomk", "int8"))
-_STEPS = opt.Needs("server.optimizer", ("momentum", "adam", "yogi"))
+_SPARSE = opt.Needs("compress.kind", SPARSE_KINDS)
+_LOSSY = opt.Needs("compress.kind", tuple(one for one in get_args(CompressionKind) if one != "dense"))
+_STEPS = opt.Needs("server.optimizer", tuple(one for one in get_args(ServerOptimizerKind) if one != "none"))
 _TRIMMED = opt.Needs("server.robust", ("trimmed_mean",))
 _KRUM = opt.Needs("server.robust", ("krum", "multi_krum"))
 
@@ -159,7 +162,7 @@ class CompressKeys:
         adaptive: Whether the number of entries that a client sends is proportional to its uplink bandwidth.
     """
 
-    kind: str = opt.key("dense", opt.one_of("dense", "topk", "randomk", "int8"))
+    kind: CompressionKind = opt.key("dense", opt.one_of(*get_args(CompressionKind)))
     ratio: float = opt.key(0.1, opt.real("(0, 1]"), _SPARSE)
     resource_ratio: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")), _SPARSE)
     error_feedback: bool = opt.key(False, opt.flag, _LOSSY)
@@ -198,7 +201,7 @@ class ServerKeys:
     optimizer: ServerOptimizerKind = opt.key("none", opt.one_of(*get_args(ServerOptimizerKind)))
     lr: float = opt.key(1.0, opt.real("(0, inf)"), _STEPS)
     momentum: float = opt.key(0.9, opt.real("[0, 1)"), _STEPS)
-    tau: float = opt.key(0.001, opt.real("(0, inf)"), opt.Needs("server.optimizer", ("adam", "yogi")))
+    tau: float = opt.key(0.001, opt.real("(0, inf)"), opt.Needs("server.optimizer", ADAPTIVE_OPTIMIZERS))
     schedule: RateKeys | None = opt.section(RateKeys, None)
     robust: str = opt.key("none", opt.one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
     trim: int = opt.key(1, opt.whole(0, 10**6), _TRIMMED)

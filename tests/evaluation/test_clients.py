@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain import rows_of
 from small import scenario
 
 import fedray
@@ -83,18 +84,22 @@ def test_every_score_of_clients_is_the_mean_over_what_each_is_answered(method: s
     assert 0 <= run.metrics["hold_out_personal_ece"] <= 1
 
 
-def test_a_client_that_one_model_answers_has_the_residuals_as_its_variance_or_no_likelihood() -> None:
-    """Its own variance is 0, so that its 95 % interval held nothing."""
-    alone = train({"name": "local_only"}, evaluate={"personal": True})
-    x, y = alone.study.split("test", 0)
-    variance = np.full(len(y), alone.metrics["residual_sd"] ** 2)
-    means = [alone.predict(x.numpy(), client=client).mean.reshape(-1) for client in range(NUMBER)]
-    rows = [regression.row_scores(mean, variance, y.numpy().reshape(-1)).mean(axis=1) for mean in means]
-    wanted = dict(zip(("nll", "coverage_95", "width_95"), np.mean(rows, axis=0)[1:], strict=True))
-    for name, value in wanted.items():
-        assert alone.metrics[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
-    unknown = train({"name": "ditto"}, evaluate={"personal": True}).metrics
-    assert not [name for name in wanted if f"personal_{name}" in unknown] and "personal_rmse" in unknown
+@pytest.mark.parametrize("method", ["local_only", "ditto", "ifca"])
+def test_a_client_that_one_model_answers_has_the_residuals_of_this_model_as_its_variance(method: str) -> None:
+    """Its own variance is 0, so that its 95 % interval held nothing. The residuals are those of training rows."""
+    options, keys = ({"models": 3}, {"predict": {"gamma": 0.0}}) if method == "ifca" else ({}, {})
+    run = train({"name": method, **options}, evaluate={"personal": True}, **keys)
+    x, y = (part.numpy() for part in run.study.split("test", 0))
+    own = [[part.numpy() for part in rows_of(run.study, 0, client)] for client in range(NUMBER)]
+    noise = [float(((run.predict(rows, client=i).mean - target) ** 2).mean()) for i, (rows, target) in enumerate(own)]
+    means = [run.predict(x, client=client).mean.reshape(-1) for client in range(NUMBER)]
+    variance = noise if method == "ditto" else [np.mean(noise)] * NUMBER
+    each = [
+        regression.row_scores(mean, np.full(len(y), one), y.reshape(-1)).mean(axis=1)
+        for mean, one in zip(means, variance, strict=True)
+    ]
+    for name, value in zip(("nll", "coverage_95", "width_95"), np.mean(each, axis=0)[1:], strict=True):
+        assert run.metrics[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
 
 
 def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_the_ensemble() -> None:

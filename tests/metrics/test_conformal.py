@@ -40,7 +40,7 @@ def draw_probabilities(rows: int = 200, classes: int = 6) -> tuple[FloatArray, F
 @pytest.mark.parametrize("score", ["lac", "aps", "raps"])
 def test_a_score_is_its_definition_label_by_label(score: ScoreKind) -> None:
     probs, u = draw_probabilities()
-    found = score_labels(probs, u, ConformalRule(score=score, penalty=0.3, k_reg=2))
+    found = score_labels(probs, lambda: u, ConformalRule(score=score, penalty=0.3, k_reg=2))
     for i, p in enumerate(probs):
         for y, own in enumerate(p):
             above = p[p > own]
@@ -94,7 +94,7 @@ def test_sets_grow_as_alpha_falls(quantile: Any, score: Any) -> None:
     sizes = []
     for alpha in (0.5, 0.3, 0.2, 0.1):
         rule = ConformalRule(alpha, score, quantile)
-        found = score_labels(probs, u, rule)
+        found = score_labels(probs, lambda: u, rule)
         own = np.split(found[:, 0], [50, 110])
         sizes.append(cover_labels(found, np.zeros(200, np.int64), find_threshold(own, rule).value).size)
     assert all((small <= large).all() for small, large in pairwise(sizes))

@@ -101,6 +101,8 @@ def far_from_home() -> Iterator[Path]:
 
 def main(wanted: list[str]) -> None:
     """Writes the chapters that are named, or all."""
+    if unknown := {*wanted} - {chapter.stem for chapter in CHAPTERS}:
+        sys.exit(f"{', '.join(sorted(unknown))}: choose {', '.join(chapter.stem for chapter in CHAPTERS)}")
     for chapter in CHAPTERS:
         if not wanted or chapter.stem in wanted:
             with far_from_home() as home:
