@@ -97,7 +97,14 @@ def make_setting(
 
 
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Setting) -> Setting:
-    """Adds the networks of a stack, or of FedDF's architectures, to a setting. Other methods keep their setting."""
+    """Adds the networks of a stack, or of FedDF's architectures, to a setting. Other methods keep their setting.
+
+    FedDF has no parts (`MethodSpec.parts`). Stacking makes its base networks from options. In the other stacks each
+    client has a network of its own (`MethodSpec.models` is `clients`), and `MethodSpec.stack` joins them.
+
+    Raises:
+        BadInput: There are too many clients for networks of their own.
+    """
     if not is_stack(scenario) or own.method is not None:
         return setting
     # networks that the scenario lists are used instead of the user's network

@@ -654,7 +654,10 @@ def join_answers(
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
-    """Returns each client's weights over the K models, `[N, K]`, or None if all clients predict alike."""
+    """Returns each client's weights over the K models, `[N, K]`, or None if all clients predict alike.
+
+    The clients of a stack predict alike, because the meta model weighs its parts.
+    """
     return None if study.parts else measured.weights.get(world)
 
 

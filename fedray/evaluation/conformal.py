@@ -173,6 +173,7 @@ def calibrate(
     ensemble = [numbers[rows] for rows in list_withheld(study, world)]
 
     def pick(step: int) -> Thresholds:
+        """Computes the thresholds from every `step`-th score of each client."""
         return Thresholds(
             *(conformal.find_threshold([one[::step] for one in each], rule) for each in (ensemble, known))
         )

@@ -146,7 +146,10 @@ def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, 
 
 
 def _moments(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Returns mean and variance of the number of clients with a score below t, `[T]` each, for T values of `t`."""
+    """Returns mean and variance of the number of clients that send a score below t, `[T]` each, for T values of `t`.
+
+    Each client sends one of its scores: the rank follows from its number of samples in `sizes`, and k (`list_ranks`).
+    """
     share, number = _shares(sizes, k, t)
     return number @ share, number @ (share * (1.0 - share))
 

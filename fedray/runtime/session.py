@@ -374,7 +374,8 @@ def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]
 def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Joins several descriptions of engines (results of `worker_facts`) into one.
 
-    `engine` is the first engine. `engines` lists all engines if they differ.
+    `engine` is the first engine. `engines` lists all engines if they differ. `kernels` names all compiled kernels.
+    `lanes_independent` is true if it is true for all engines.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
