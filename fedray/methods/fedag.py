@@ -9,9 +9,10 @@ Formulas of fedag:
     \mu = \sum_{i \in S} p_i \, u_i, \qquad \sigma^2 = \sum_{i \in S} p_i \, u_i^2 - \mu^2 .
     $$
 
-    Clients restart from $\mu$; they download $\mu$ and $\sigma$. $M$ sampled models $v_1, \dots, v_M$ predict. The key `sampling` chooses them: the
-    uploads (`bootstrap`, the paper's choice) or draws from $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`). The
-    prediction has the mean and the variance of the outputs $f_{v_m}(x)$, plus the variance $\beta^{-1}$ of the noise:
+    Clients restart from $\mu$; they download $\mu$ and $\sigma$. $M$ sampled models $v_1, \dots, v_M$ predict. The
+    key `sampling` chooses them: the uploads (`bootstrap`, the paper's choice) or draws from
+    $N(\mu, \operatorname{diag} \sigma^2)$ (`omc`). The prediction has the mean and the variance of the outputs
+    $f_{v_m}(x)$, plus the variance $\beta^{-1}$ of the noise:
 
     $$
     \mathrm{E}[y \mid x] = \frac{1}{M} \sum_m f_{v_m}(x), \qquad
