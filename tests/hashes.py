@@ -5,8 +5,6 @@ behind the pictures. A change that promises the same results prints the same lin
 type of CPU and one version of torch, so they are compared between two commits on one machine and not kept here:
 
     python tests/hashes.py > before.txt; git switch other; python tests/hashes.py | diff before.txt -
-
-Only public entry points are used, so that this file need not change when the inside of the package does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The documentation cannot lie.
-
-Blocks of the README and of the first page of the site run as they stand, and files that `docs/design.md` and the
-decisions name are there.
-"""
+"""Blocks of the README and of the site's first page run as they stand; files that the design page names are there."""
 
 from __future__ import annotations
 

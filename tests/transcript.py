@@ -4,12 +4,9 @@
     partition  digest of the rows that every partition gives to each client
     identity   what eight runs record of what they began with
 
-A change that promises the same door prints the same lines before and after; a line that it means to change is shown by
-the diff. Bad input stands in `tests/wording`, and the forms of own data in `tests/data/test_forms.py`. Digests hold for
-one machine:
+Digests hold for one machine, and are compared between two commits:
 
     python tests/transcript.py > before.txt; git switch other; python tests/transcript.py | diff before.txt -
-
 With `--keys NAME` the resolved keys behind a scenario's digest are printed.
 """
 

@@ -123,10 +123,17 @@ def test_the_page_on_training_without_rounds_names_methods_that_need_rounds() ->
     assert len(found) > 3 and all(explain_rounds(METHOD_SPECS[name]) for name in found)
 
 
+def test_the_page_on_selections_describes_them_all() -> None:
+    text = (reference_methods.README.parent / "docs" / "how-to" / "selection.md").read_text()
+    assert all(re.search(rf"^\| `(\{{name: )?{name}\b", text, re.MULTILINE) for name in KINDS["selection"].specs)
+
+
 def test_every_option_says_what_it_means() -> None:
     for word, kind in KINDS.items():
         for name, spec in kind.specs.items():
-            assert all(one.text or find_option_text(word, name, key) for key, one in spec.options.items()), name
+            assert all(one.text or find_option_text(word, name, key) for key, one in spec.options.items()), (
+                f"{name}: describe its options in docs/reference/option_texts.yaml"
+            )
 
 
 def test_formulas_belong_to_methods_and_scores_that_there_are() -> None:

@@ -1,9 +1,4 @@
-"""A small scenario of every method, with most of what methods can be combined with.
-
-Example:
-    >>> make_case("fedavg")["method"]
-    {'name': 'fedavg'}
-"""
+"""A small scenario of every method, with most of what methods can be combined with."""
 
 from __future__ import annotations
 

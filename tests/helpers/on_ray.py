@@ -58,9 +58,8 @@ def inline(*changes: dict[str, Any]) -> tuple[str, str]:
 def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
     """Starts a Ray cluster on this machine, to which this process is connected while the block runs.
 
-    Args:
-        cpus: CPUs of each node; the n-th one also has 8 of a resource `node{n}`.
-        head: CPUs of a further first node, on which this process is; None: it is on the first one of `cpus`.
+    `cpus` has the CPUs of each node; the n-th node also has 8 of a resource `node{n}`. `head` has those of a further
+    first node, on which this process is; None: it is on the first one of `cpus`.
     """
     environment.prepare_process()  # before Ray is loaded
     import ray

@@ -138,11 +138,7 @@ def train_rounds(study: Study, rounds: int) -> tuple[State, Inline]:
 def train(keys: Mapping[str, Any], **own: Any) -> tuple[Study, Progress, Inline]:
     """Trains a scenario to its end, in rounds or without, and neither evaluates nor writes: a quarter of a run's time.
 
-    A scenario without objects of one's own trains once: leave what comes back as it is.
-
-    Args:
-        keys: The scenario; keys that cannot act are left out.
-        own: Objects of one's own, by kind.
+    Keys that cannot act are left out. A scenario without own objects trains once: leave what comes back as it is.
     """
     return _train(keys, own) if own else _train_once(json.dumps(keys, sort_keys=True))
 

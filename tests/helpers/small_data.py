@@ -67,8 +67,7 @@ LINEAR: dict[str, Any] = {  # a scenario of such data
 def lines(same: bool = False) -> Dataset:
     """Returns three clients with the corners of rectangles as inputs: their mean is 0, and they do not correlate.
 
-    Each client has a rectangle and a number of samples of its own. If `same` is true, all clients have the same inputs.
-    The targets differ.
+    Each client has its own rectangle and number of samples; with `same`, they differ in their targets only.
     """
     generator = np.random.default_rng(0)
     corners = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)
