@@ -81,6 +81,18 @@ def find_unaltered_test_rows(_scenario: Scenario, study: Study) -> Advice:
         )
 
 
+def find_copied_rows(scenario: Scenario, _study: Study) -> Advice:
+    """Warns if samples that are withheld from training also train as copies in other groups of clients."""
+    data = scenario.data
+    aside = [key for key, given in (("hold_out", data.hold_out), ("test_clients", data.test_clients)) if given]
+    if aside and data.partition.options.get("copies"):
+        yield (
+            f"data.partition.copies = true, so that rows of data.{aside[0]} also train, as copies in other groups, and "
+            "their scores may be too good",
+            f"leave out data.{aside[0]} and read the scores of the test rows",
+        )
+
+
 def find_unseen_classes(_scenario: Scenario, study: Study) -> Advice:
     """Warns if test samples have classes that no client has.
 
@@ -254,6 +266,7 @@ RULES: tuple[Rule, ...] = (
     find_untested_clients,
     find_test_choices,
     find_unaltered_test_rows,
+    find_copied_rows,
     find_network_problems,
     find_left_tiers,
     find_partition_input,

@@ -490,13 +490,13 @@ def build_shards(
         groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
     tested = (data, [fold for _, fold in worlds]) if unseen is None else _make_unseen_folds(data, worlds, found.test)
     shards = StoredShards(*tested, found, groups=groups, original=original)
-    owned, each = found.owned, [seed for seed, _ in worlds]
+    before, each = found, [seed for seed, _ in worlds]
     if alone is not None and (noise is not None or shifts is not None):
-        owned = _deal(data, alone, worlds).owned  # shifts and wrong labels follow from the clients before pooling
+        before = _deal(data, alone, worlds, unseen=unseen)  # shifts and wrong labels follow from clients before pooling
     if shifts is not None:
-        shards.shift(shifts, each, owned)
+        shards.shift(shifts, each, before.owned)
     if noise is not None:
-        shards.mislabel(noise, each, owned)
+        shards.mislabel(noise, each, before.owned, before.ids)
     if name == "domain" and own is None and pooled is None:
         shards.cluster_by(_partition_values(data, name, options))
     return shards

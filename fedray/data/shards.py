@@ -381,19 +381,19 @@ class StoredShards:
         """Selects the entries of the clients that train, from arrays with an entry for each client."""
         return [of[ids] for of, ids in zip(values, self.dealt.ids, strict=True)] if self.dealt.ids else values
 
-    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows]) -> None:
-        """Gives some clients wrong training labels.
+    def mislabel(self, noise: LabelNoise, seeds: list[int], cuts: list[ClientRows], ids: list[IntArray]) -> None:
+        """Gives some of the clients that train wrong labels.
 
         `seeds` and `cuts` have the seed and the partition of each world. If samples of several clients are pooled,
-        `cuts` are the partitions before pooling.
+        `cuts` are the partitions before pooling. `ids` has the clients of each world that train. It is empty if all do.
         """
-        kinds = noise.kinds(seeds, cuts[0].clients)
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
         labels = labels.reshape(self.worlds, -1)
         for world, (seed, cut) in enumerate(zip(seeds, cuts, strict=True)):
-            key = rng.keys(seed, "noisy labels", cut.rows)
-            kind = kinds[world, cut.owner]
-            labels[world, cut.rows] = mislabel(labels[world, cut.rows], kind, key, self.data.classes)
+            key, kinds = rng.keys(seed, "noisy labels", cut.rows), np.zeros(cut.clients, dtype=np.int64)
+            train = ids[world] if ids else np.arange(cut.clients)
+            kinds[train] = noise.kinds([seed], len(train))[0]
+            labels[world, cut.rows] = mislabel(labels[world, cut.rows], kinds[cut.owner], key, self.data.classes)
         self._labels = torch.from_numpy(labels.ravel())
 
     def dealt_arrays(self) -> list[Array]:

@@ -40,7 +40,8 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     number, data = study.clients.number, study.shards.data
     client = np.unique(np.linspace(0, number - 1, min(number, memory.SIZED_CLIENTS)).astype(np.int64))
     rows = study.shards.sizes(np.zeros_like(client), client)
-    yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client, median {np.median(rows):,.6g}"
+    which = " in replicate 0" if study.replicates > 1 else ""
+    yield "rows", f"{rows.min():,} to {rows.max():,} training rows a client{which}, median {np.median(rows):,.6g}"
     if isinstance(study.shards, StoredShards):
         dealt = study.shards.dealt
         held_out = len(dealt.test[0]) if dealt.test else 0

@@ -483,8 +483,9 @@ def samples_of(shards: Shards, world: int) -> dict[int, tuple[int, list[Any]]]:
 
 
 @pytest.mark.parametrize("partition", [{"name": "iid"}, {"name": "dirichlet", "alpha": 0.3}])
-def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, Any]) -> None:
-    data = {"partition": {**partition, "flipped": 0.5, "noisy": 0.2, "rotation": 4}}
+@pytest.mark.parametrize("unseen", [None, 4])
+def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, Any], unseen: int | None) -> None:
+    data = {"partition": {**partition, "flipped": 0.5, "noisy": 0.2, "rotation": 4}, "test_clients": unseen}
     clients, pooled = deal_scenario("fedavg", data), deal_scenario("centralized", data)
     assert pooled.number == 1
     for world in (0, 1):
@@ -508,10 +509,11 @@ def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients()
 # -- Labels are counted as the clients hold them
 
 
-def test_a_client_with_flipped_labels_holds_the_next_classes_and_one_with_noisy_labels_others() -> None:
+@pytest.mark.parametrize("unseen", [0, 2])
+def test_a_client_with_flipped_labels_holds_the_next_classes_and_one_with_noisy_labels_others(unseen: int) -> None:
     partition = {"name": "dirichlet", "alpha": 0.3, "flipped": 0.5, "noisy": 0.25}
-    keys = {"clients": 4, "data": {"name": "digits", "limit": 200, "hold_out": 0.2, "partition": partition}}
-    shards = build_study(read_scenario({**keys, "replicates": 2})).shards
+    data = {"name": "digits", "limit": 200, "hold_out": 0.2, "partition": partition, "test_clients": unseen or None}
+    shards = build_study(read_scenario({"clients": 4 + unseen, "data": data, "replicates": 2})).shards
     kinds = []
     for world in range(2):
         true, held = shards.label_counts(world), count_held_labels(shards, world)

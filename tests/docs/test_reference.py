@@ -132,7 +132,7 @@ def test_every_option_says_what_it_means() -> None:
     for word, kind in KINDS.items():
         for name, spec in kind.specs.items():
             assert all(one.text or find_option_text(word, name, key) for key, one in spec.options.items()), (
-                f"{name}: describe its options in docs/reference/option_texts.yaml"
+                f"{name}: describe its options in fedray/scenario/option_texts.yaml"
             )
 
 
