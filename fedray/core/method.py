@@ -906,6 +906,7 @@ class Answer(NamedTuple):
             whose weight in `tiers` is 0. None means that `weights` hold for all tiers.
         combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
             ensemble's probabilities, `[n, C]`. None means the weighted mean.
+        networks: Number of networks in a world of which the models are parts. None means that each model is a network.
     """
 
     state: State
@@ -916,6 +917,7 @@ class Answer(NamedTuple):
     owner: IntArray | None = None
     tiers: FloatArray | None = None
     combine: Combine | None = None
+    networks: int | None = None
 
     def drop_absent(self, outputs: Tensor, world: int) -> Tensor:
         """Returns the rows of `outputs` that belong to models with a weight above 0.

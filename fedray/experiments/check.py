@@ -106,7 +106,8 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     yield "round", chosen
     said = [line for piece in phase.pieces if (line := piece.describe()) is not None]
     with_training = [text for key, text in said if key == "training"]
-    yield "training", ", ".join([describe_local(phase.local, scenario.local.lr_grid), *with_training])
+    if not spec.fits:
+        yield "training", ", ".join([describe_local(phase.local, scenario.local.lr_grid), *with_training])
     yield from (line for line in said if line[0] != "training")
     if spec.averages:
         server = scenario.server
@@ -232,7 +233,8 @@ def list_scenario_facts(
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
     traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
-    unit = "round" if study.asynchronous is None else "job"
+    unit, spec = "round" if study.asynchronous is None else "job", method_spec_of(scenario.method.name)
+    one = "in the first round" if spec.parts or spec.fits or spec.walks else f"a {unit}"  # others differ
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)
     needed = sum(need.bytes for need in memory.estimate_study(scenario, study))
     state = 4.0 * study.net.layout.d * phase.models * study.worlds
@@ -247,7 +249,7 @@ def list_scenario_facts(
         *_list_networks(scenario, study),
         ("worlds", f"{study.replicates} replicates x {study.per_replicate} folds"),
         *([("jobs", f"{len(plan.client):,} a round")] if unit == "round" else []),
-        ("bytes", f"about {down} down and {up} up a {unit}, if all jobs count; {sent}"),
+        ("bytes", f"about {down} down and {up} up {one}, if all jobs count; {sent}"),
         *([] if asks_user else [("answer", cost_answer(study).describe())]),
         ("runtime", _describe_runtime(scenario, study, chosen, address)),
         ("state", f"{format_bytes(state)} of models at the server"),
@@ -286,7 +288,7 @@ def _describe_tier(tier: Tier, models: int) -> str:
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
     links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
     seat = f"{tier.num_gpus:g} GPU" + "".join(f", {n:g} {name}" for name, n in tier.resources.items())
-    width = "" if tier.width == 1 else f"{tier.width:g} of the channels, "
+    width = "" if tier.width == 1 else f"width {tier.width:g}, "
     links += "".join(f", {n:,} {word}" for n, word in ((tier.epochs, "epochs"), (tier.steps, "steps")) if n is not None)
     return (
         f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {seat}, "

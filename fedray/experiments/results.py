@@ -482,9 +482,9 @@ class Run:
     def models(self) -> list[dict[str, torch.Tensor]]:
         """The trained models as torch state dicts, sorted by replicate, fold and model. Frozen parameters are included.
 
-        FedAG, FedBE and your own `Method.answer` may predict with other models than the trained ones. The parameters of
-        the models that predict are in `run.study.method.answer(run.progress.state).state.models`. A stack, with its
-        base models and its meta model, counts as one model.
+        FedAG, FedBE, FedCross and your own `Method.answer` may predict with other models than the trained ones. The
+        parameters of the models that predict are in `run.study.method.answer(run.progress.state).state.models`. A
+        stack, with its base models and its meta model, counts as one model.
         """
         state = self._read_state()
         return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
@@ -648,10 +648,13 @@ class Run:
         keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
         own, scenario = self._own if model is None else UserObjects(), read_scenario(keys, explicit=False)
         net = make_network(scenario, study.shards.data, own, worlds=1)
+        answers = self.predict(x, client, replicate).mean
+        if not len(answers):
+            raise BadInput("x has no rows: give the student some")
         inputs, seed = _read_standardized(study, x, world), int(study.seeds[world])
         start = net.init(int(rng.keys(seed, "distilled start") >> np.uint64(2)))
         rows = ServerRows(inputs, inputs[:0], torch.empty(0, dtype=torch.int64))
-        target = torch.from_numpy(self.predict(x, client, replicate).mean).to(start.dtype)
+        target = torch.from_numpy(answers).to(start.dtype)
         engine, key = choose_students(study.lanes)(net), rng.keys(seed, "distilled")
         row = follow_teacher(net, Fusion(steps, lr), start, target, rows=rows, key=key, engine=engine)
         return Distilled(study, world, net, row)

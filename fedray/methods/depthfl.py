@@ -95,7 +95,9 @@ SPECS = {
         family="parts of a network",
         classes=True,
         options={
-            "blocks": Option(4, whole(1, 100), "blocks D of the network, or as many as it has layers with weights"),
+            "blocks": Option(
+                4, whole(1, 100), "blocks D of the network, at most one for each layer with weights but the last"
+            ),
             "extended": Option(
                 True, flag, "whether a client trains all heads of its depth, and not the last one alone"
             ),
@@ -206,7 +208,8 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
     def answer(state: kit.State) -> kit.Answer:
         each = (state.models[:, None] * factors.to(state.models)).flatten(0, 1)  # [R K A, d]
         counters = state.counters.repeat_interleave(len(trained), dim=0)
-        return kit.Answer(state._replace(models=each, counters=counters), models * len(trained), tiers=tiers)
+        state = state._replace(models=each, counters=counters)
+        return kit.Answer(state, models * len(trained), tiers=tiers, networks=models)
 
     return answer
 

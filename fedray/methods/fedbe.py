@@ -36,7 +36,7 @@ Formulas of fedbe_nokd:
 Deviations:
     1. The server's inputs are a random share (`server_data`) of the clients' training samples. Every client keeps at
        least one sample. The labels of the server's samples are never used.
-    2. The student trains at a constant learning rate. The paper uses a cyclical rate.
+    2. The student trains by SGD with momentum 0.9 at a constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.
 
 Example:

@@ -232,7 +232,8 @@ class GraphKeys:
         transition: The rule by which a model moves to a neighbor.
         probability: The probability of an edge in `erdos_renyi`, by default 2 log(N) / N. In `watts_strogatz` it is the
             probability that an edge is rewired, by default 0.1.
-        neighbours: The number of neighbors of each node before rewiring, in `watts_strogatz`.
+        neighbours: The number of neighbors of each node before rewiring, in `watts_strogatz`. It is even; an odd number
+            counts as the even number below.
         edges: Path of a CSV or Parquet file with your own graph, for the kind `edges`. The file has the columns `node`
             and `neighbour`, and a row for each edge.
         node_failure: The probability that a node fails in a step.

@@ -466,7 +466,7 @@ class AnswerCost(NamedTuple):
     def describe(self) -> str:
         """Describes the cost in words."""
         plural = "" if self.models == 1 else "s"
-        passes = f", {self.passes:,} forward passes a sample" if self.passes else ""
+        passes = f", {self.passes:,} forward pass{'' if self.passes == 1 else 'es'} a sample" if self.passes else ""
         return f"{self.models:,} model{plural}, {format_bytes(self.bytes)} to hand over once{passes}"
 
 
@@ -499,7 +499,7 @@ def cost_answer(study: Study, state: State | None = None) -> AnswerCost:
         return AnswerCost(number, each, number)
     answer = study.answer(state)
     counts = answer.models if answer.weights is None or empty else int((answer.weights > 0).sum(axis=1).max())
-    number = counts or answer.models
+    number = answer.networks or counts or answer.models
     return AnswerCost(number, number * each, 0 if phase.work is not None else number)
 
 
