@@ -7,7 +7,7 @@ predict for it.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -502,14 +502,14 @@ class MemberPredictions(NamedTuple):
             regression.
         members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
-        x: Inputs of the samples, `[n, ...]`, from which the conformal scores `aps` and `raps` draw.
+        draw: Returns a uniform random number for each sample, `[n]`. The conformal scores `aps` and `raps` need it.
         weights: Common weights over the models, `[K]`. None means equal weights.
     """
 
     votes: FloatArray | None
     members: Members | None
     y: Any
-    x: Tensor
+    draw: Callable[[], FloatArray]
     weights: FloatArray | None = None
 
 
@@ -609,14 +609,15 @@ def read_answers(
     x, y = study.stored_split(split, world)[0], study.split(split, world)[1].numpy()
     if rows is not None:
         x, y = x[torch.from_numpy(rows)], y[rows]
+    draw = cache(partial(draw_uniform, study, world, x))
     if study.classes:
         if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
-            return MemberPredictions(votes, None, y, x)
+            return MemberPredictions(votes, None, y, draw)
         votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return MemberPredictions(votes, None, y, x, answer.weigh_present(world))
+        return MemberPredictions(votes, None, y, draw, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
-    return MemberPredictions(None, members, members.y, x, members.weights)
+    return MemberPredictions(None, members, members.y, draw, members.weights)
 
 
 def read_world(study: Study, world: int, measured: Measured, split: str) -> MemberPredictions:

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation import answers
@@ -43,8 +42,7 @@ def measure_sets(
         if threshold is None:
             return np.asarray(np.abs(said.y - said.mean) / said.sd)
         return np.stack(conformal.cover_targets(said.mean, said.sd, said.y, threshold))
-    x = of.x if rows is None else of.x[torch.from_numpy(rows)]
-    labels = conformal.score_labels(said.probs, partial(answers.draw_uniform, study, world, x), rule)
+    labels = conformal.score_labels(said.probs, lambda: of.draw() if rows is None else of.draw()[rows], rule)
     if threshold is None:
         return np.asarray(labels[np.arange(len(labels)), said.y])
     return np.stack(conformal.cover_labels(labels, said.y, threshold))
