@@ -99,10 +99,13 @@ def _weigh_in_tiers(study: Study, answer: Answer, world: int, losses: Tensor, cl
 
 
 def weigh_own_models(answer: Answer, world: int, client: IntArray) -> FloatArray:
-    """Returns each client's weights over the K models that predict, `[n, K]`. Model i belongs to client i.
+    """Returns the weights with which n clients average models, if model i belongs to client i.
 
-    The client's own model has all the weight. If the own model does not predict, the client has the common weights
-    (`Answer.weights`).
+    A client's own model has all the weight. If this model has the weight 0 in `Answer.weights`, it does not predict,
+    and the client averages the other models with the weights in `Answer.weights`.
+
+    Returns:
+        The weights, `[n, K]`, with a column for each of the K models whose weight in `Answer.weights` is not 0.
 
     Example:
         >>> from fedray.core.types import State

@@ -144,9 +144,9 @@ def estimate_seconds(study: Study, device: str = "cpu") -> float:
 
 
 def count_useful_gpus(scenario: Scenario, study: Study | None, began: str | None = None) -> int:
-    """Returns how many GPUs of this machine train without a reservation by a tier.
+    """Returns how many GPUs of this machine train.
 
-    0 means that CPUs train, or GPUs that tiers reserve.
+    The number is 0 if CPUs train, or if tiers of clients reserve their GPUs (`num_gpus`).
 
     Args:
         scenario: The scenario.
@@ -509,8 +509,7 @@ def open_runtime(
         scenario: The scenario of the trial.
         own: The user's Python objects.
         study: The study that is trained.
-        actors: The number of actors of the trial. With 0 this process trains. Each actor uses one of the last bundles
-            of this process's placement group.
+        actors: The number of actors of the trial, for which Ray has reserved resources. With 0 this process trains.
         name: The name of the trial in Ray's tools.
         device: The device on which this process trains.
     """

@@ -448,7 +448,7 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
 
 
 def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
-    """Lists the given modules, the modules with `things`, and all of the user's modules that they import."""
+    """Lists `modules`, the modules in which `things` are defined, and all of the user's modules that they import."""
     waiting = [Path(name).stem if name.endswith(".py") else name for name in modules]
     waiting += [str(getattr(thing, "__module__", None) or type(thing).__module__) for thing in things]
     seen: set[str] = set()

@@ -134,7 +134,7 @@ def figure_traffic(run: ReadRun) -> Figure | None:
 
 
 def read_job_column(table: pa.Table, name: str) -> Any:
-    """Returns a column as an array. Empty values of numbers become zero."""
+    """Returns a column as an array. Missing numbers become zero."""
     return pc.fill_null(table[name], 0).to_numpy()
 
 
