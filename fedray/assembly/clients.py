@@ -56,7 +56,10 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
-    """Returns for each tier the number of clients that are invited to a round, including over-commitment."""
+    """Returns for each tier the number of clients that are invited to a round.
+
+    These are `participation.overcommit` times the clients for which the round waits, but at most all of the tier.
+    """
     return schedule.overcommit(clients, participants_per_tier(scenario, clients), scenario.participation.overcommit)
 
 
@@ -221,7 +224,7 @@ def expect_seconds(
 
 
 def keep_losses(scenario: Scenario, own: UserObjects, method: Method, worlds: int, shards: Shards) -> Method:
-    """Adds the losses of all clients to the method's state, if the client selection uses losses or is the user's."""
+    """Adds the losses of all clients to the method's state, if client selection uses losses or is a user's function."""
     name = scenario.participation.selection.name
     if find_own("selection", scenario, own) is None and name in IGNORES_LOSSES:
         return method

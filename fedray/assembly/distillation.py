@@ -195,7 +195,7 @@ def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
-    """Returns the function that trains FedDF's students. They learn to predict like the mean of all uploads.
+    """Returns the function that trains FedDF's students. They learn the mean prediction of all uploaded models.
 
     If the method trains no such students, returns None.
 

@@ -239,10 +239,11 @@ def _make_with_networkx(keys: GraphKeys, nodes: int, seed: int) -> Any:
 
 
 def _probability(keys: GraphKeys, nodes: int) -> float:
-    """Returns the probability of each edge in a random graph of N nodes, or the probability that an edge is rewired.
+    """Returns the value of `graph.probability`, or its default if the key is not set.
 
-    By default, an edge exists with probability 2 log(N) / N, and is rewired with probability 0.1. A large random graph
-    is almost surely connected if edges exist with a probability above log(N) / N.
+    For `erdos_renyi` this is the probability of each edge in a random graph of N nodes, 2 log(N) / N by default. With a
+    probability above log(N) / N, a large graph is almost surely connected. For other graphs it is the probability that
+    an edge is rewired, 0.1 by default.
     """
     usual = min(1.0, 2 * float(np.log(nodes)) / nodes) if keys.kind == "erdos_renyi" else 0.1
     return usual if keys.probability is None else keys.probability

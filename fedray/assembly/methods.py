@@ -99,8 +99,9 @@ def make_setting(
 def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Setting) -> Setting:
     """Adds the networks of a stack, or of FedDF's architectures, to a setting. Other methods keep their setting.
 
-    FedDF has no parts (`MethodSpec.parts`). Stacking makes its base networks from options. In the other stacks each
-    client has a network of its own (`MethodSpec.models` is `clients`), and `MethodSpec.stack` joins them.
+    FedDF trains several architectures, but is no stack (`MethodSpec.parts` is False). The method `stacking` makes its
+    networks from options. In all other stacks each client has a network of its own (`MethodSpec.models` is `clients`),
+    and `MethodSpec.stack` joins these networks.
 
     Raises:
         BadInput: There are too many clients for networks of their own.

@@ -214,7 +214,7 @@ def estimate_rows(scenario: Scenario, data: Dataset, worlds: int, *, copied: boo
 
 
 def count_jobs(scenario: Scenario, number: int, worlds: int) -> tuple[int, bool]:
-    """Returns how many jobs a round can have at most, and whether all clients take part in every round."""
+    """Returns how many jobs a round can have at most, and whether all `number` clients take part in every round."""
     tiers = tier_table(scenario, number)
     invited = invited_per_tier(scenario, Clients(tiers))
     k, every = scenario.method.models, method_spec_of(scenario.method.name).all_models
@@ -269,15 +269,15 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 
 
 def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for the centers of radial features, and for the distances of samples to them."""
+    """Estimates the memory for the centers of radial features, and for the distances of samples to these centers."""
     wide = float(features) * math.prod(shape)
     return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
 
 
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
-    """Checks that this machine can hold the models. No model is made for this.
+    """Checks that this machine can hold the models, without making them in memory.
 
-    A module is made on torch's meta device, which uses no memory. If a user's module cannot be made there, nothing is
+    One model is made on torch's meta device, which uses no memory. If a user's model cannot be made there, nothing is
     checked.
 
     Raises:

@@ -196,7 +196,7 @@ def check_answer(found: Any, worlds: int, tiers: int, trained: State, *, own: bo
 def _check_weights(found: Any, name: str, shape: tuple[int, ...], where: str) -> str | None:
     """Returns what is wrong with weights of models `[..., models]`, or None if nothing is wrong.
 
-    Nothing is wrong if there are no weights.
+    If `found` is None, there are no weights, and nothing is wrong.
     """
     if found is None:
         return None
@@ -423,9 +423,9 @@ def guard_method(
 def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False, each: int = 0) -> dict[str, Returns]:
     """Returns a check for each function of a method.
 
-    A check takes the result and the arguments of the function. It returns what is wrong with the result, or None if
-    nothing is wrong. Its arguments after the first have the names that messages give to the function's arguments. The
-    check does not read an argument that begins with an underscore.
+    A check takes the result of the function, followed by the function's arguments. It returns what is wrong with the
+    result, or None if nothing is wrong. Messages take the names of the function's arguments from the check. A name that
+    begins with an underscore there marks an argument that the check does not read.
 
     Args:
         worlds: Number of worlds, R.

@@ -180,10 +180,10 @@ def try_augmentations(shards: Shards, rules: Sequence[Augmentation]) -> None:
 
 
 def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
-    """Adds an example to a loss that uses a tensor of the server.
+    """Adds an example of the server's tensor to a loss that uses this tensor.
 
-    With the example, engines are tried and bytes are counted. The example is the row that this tensor has for an
-    initial model. `net` is None if clients fit learners such as trees.
+    The example is the row that the tensor has for an initial model. It is needed to try engines and to count bytes.
+    `net` is None if clients fit learners such as trees.
 
     Raises:
         BadInput: Clients do not receive the tensor, the server does not store it, or it has no row for some model.

@@ -426,7 +426,8 @@ def _check_object(kind: Kind, thing: Any) -> Any:
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's object of a kind, or None if the run uses an object of fedray.
 
-    The object was passed, or the scenario names it. A run uses at most one object of such a kind, for example one loss.
+    The user has passed the object, or the scenario names it. `kind` must be a kind of which a run uses at most one
+    object, such as "loss".
     """
     passed = getattr(own, KINDS[kind].given)
     return names.find_thing(kind, value_at(scenario, KINDS[kind].key)) if passed is None else passed

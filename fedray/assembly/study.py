@@ -450,7 +450,7 @@ def hash_own_values(scenario: Scenario, own: registry.UserObjects) -> dict[str, 
 
 
 def _list_constants(module: nn.Module) -> list[str]:
-    """Lists the tensors of a module that training does not change, and hashes their values."""
+    """Returns a text for each tensor of a module that training does not change: its name, and sums of its values."""
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]

@@ -63,9 +63,8 @@ def weigh_models(study: Study, answer: Answer, world: int, losses: Tensor, clien
     """Returns each client's weights over the models that predict (Fed-ensemble eqs. 3-4).
 
     The weights depend on the temperature gamma (`predict.gamma`). If gamma is finite, the weights follow from the
-    losses at the client. If tiers have weights, a client uses only the models to which its tier gives weight. If gamma
-    is infinite or None, a client has the weights of its tier. If tiers have no weights, all clients have the common
-    weights.
+    losses at the client. Models to which the client's tier gives no weight are then left out. If gamma is infinite or
+    None, a client has the weights of its tier. If tiers have no weights, it has the common weights of all clients.
 
     Args:
         study: The trained study (the objects of the run).
@@ -187,9 +186,9 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns the test samples on which the client is scored.
 
     If test samples belong to clients, a client is scored on its own test samples. Otherwise it is scored on the common
-    test samples of its classes. The samples are weighted, so that each class has the same share as in the client's
-    training samples. In a regression all common test samples are used. If each group of clients has its own
-    copy of all test samples, a client is scored on the copy of its group.
+    test samples, or on its group's copy of them, if groups of clients have copies. In a regression all these samples
+    have equal weights. In a classification only samples of the client's classes are used. They are weighted, so that
+    each class has the same share as in the client's training samples.
     """
     labels, shares = study.split("test", world)[1].numpy(), share_labels(study, world)
 
@@ -369,8 +368,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If the clients of a tier train the same slice of the models, the predictions
-    of the slice are computed only once.
+    `ask_own_scores` describes the scores. If tiers train slices of the models, the clients of a tier predict alike, and
+    their predictions are computed only once.
 
     Args:
         host: The process with the private data of the clients.
@@ -505,7 +504,8 @@ class MemberPredictions(NamedTuple):
             regression.
         members: Means and variances of each model. They are None in a classification.
         y: True labels `[n]`, or true targets `[n]` in their original unit.
-        draw: Returns a uniform random number for each sample, `[n]`. The conformal scores `aps` and `raps` need it.
+        draw: A function that returns a uniform random number for each sample, `[n]`. The conformal scores `aps` and
+            `raps` need these numbers.
         weights: Common weights over the models, `[K]`. None means equal weights.
     """
 
@@ -581,8 +581,8 @@ class ClientRequest(NamedTuple):
 def draw_uniform(study: Study, world: int, x: Tensor) -> FloatArray:
     """Draws a uniform random number for each input, `[n]`.
 
-    A number depends on the input and the seed alone. So a sample has the same set in every round, and whether it is
-    predicted alone or among others.
+    A number depends only on the input and the seed. So a sample has the same number in every round. The number also
+    does not depend on the other samples of `x`.
     """
     digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x.cpu().numpy())
     return rng.uniform(rng.keys(int(study.seeds[world]), "conformal", np.frombuffer(digests, "<i8")), 1)[..., 0]
@@ -660,7 +660,7 @@ def join_answers(
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:
     """Returns each client's weights over the K models, `[N, K]`, or None if all clients predict alike.
 
-    The clients of a stack predict alike, because the meta model weighs its parts.
+    The clients of a stack predict alike, because the stack itself combines the predictions of its parts.
     """
     return None if study.parts else measured.weights.get(world)
 

@@ -68,8 +68,8 @@ def measure_answers(
 ) -> FloatArray:
     """Returns m values for each sample, `[m, n]`. A client's scores follow from the means of these values.
 
-    If a single model predicts no variance in a regression, the variance of the residuals on training samples is used.
-    If the variance of the residuals is unknown, the values that need a variance are NaN.
+    In a regression, the prediction of a single model may have no variance. The variance of the residuals on training
+    samples then takes its place. If this variance is unknown, too, the values that need a variance are NaN.
     """
     said, members = answers.join_answers(study, of, rows, weights), of.members
     if members is None:
@@ -237,8 +237,8 @@ def measure_residual_variance(
 
     The variance is in squared units of the standardized target. If clients own models, the residuals are the errors of
     each client's own model on its samples. Otherwise they are the errors of the models that the server sends to all
-    clients. Of these models, a client counts each with its weight in `weights`, `[N, K]` for each world, if it has
-    weights.
+    clients, and the variance is also averaged over these models. `weights` has the clients' weights of the models in
+    this average, `[N, K]` for each world. In a world without weights, all models count equally.
 
     Returns:
         The variance for each world. The dict is empty if the loss is not the squared error.

@@ -136,7 +136,7 @@ def _list_nodes(pieces: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _shares(sizes: tuple[int, ...], k: int, t: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Returns the probability that the score of a client is below t, `[groups, T]`, and the size of each group.
+    """Returns the probability that a client sends a score below t, `[groups, T]`, and the size of each group.
 
     The clients of a group have the same number of samples, and T is the number of values of `t`.
     """
@@ -343,7 +343,7 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:
-    """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`.
+    """Returns the share (n_k + 1) / (N + K) of each of K clients, `[K]`. Client k withholds n_k samples.
 
     N is the sum of the n_k. The guarantee of conformal sets holds if this share is the probability that a new sample
     comes from client k.

@@ -73,8 +73,8 @@ class SampleMetric(NamedTuple):
 
         Returns:
             The value, or NaN if the metric is undefined. If there are two classes, but all samples have the same class,
-            a metric is undefined if it fails or warns for made-up samples of one class. A metric without the argument
-            `sample_weight` is undefined for samples with weights.
+            the metric is first tried on made-up samples of one class. It is undefined if it then fails or warns. A
+            metric without the argument `sample_weight` is undefined for samples with weights.
 
         Raises:
             BadInput: The metric cannot score these targets, or the user's function returns no number.

@@ -246,8 +246,8 @@ def describe_score(name: str) -> Column | None:
 
     Args:
         name: Name of the score in `rounds.parquet`. Scores on held-out samples have names that begin with `hold_out_`.
-            Scores on training samples have names that begin with `train_`. Names of lists over an ensemble's models
-            begin with `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
+            Scores on training samples have names that begin with `train_`. Names of scores with a list of one value per
+            model begin with `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
 
     Example:
         >>> describe_score("hold_out_rmse_mean")[1:3]

@@ -127,7 +127,7 @@ def figure_predictive(run: ReadRun) -> Figure | None:
 
 
 def figure_disagreement(run: ReadRun) -> Figure | None:
-    """Draws a cell for each pair of members: the share of samples for which both predict different classes."""
+    """Draws a cell for each pair of members: the share of samples for which the two predict different classes."""
     pairs = run.pictures.get("disagreement")
     if pairs is None or len(pairs) < 3:
         return None

@@ -164,7 +164,10 @@ def draw_model_key(axes: Axes, models: int, every: bool = False) -> None:
 def _paint_cells(
     row: IntArray, x: IntArray, model: IntArray, *, faint: BoolArray, shape: tuple[int, int], models: int
 ) -> FloatArray:
-    """Paints an RGBA image of J jobs at their rows and columns. Several models of one cell are stacked in the cell."""
+    """Paints an RGBA image of J jobs, each in the cell at its `row` and its column `x`. Jobs in `faint` are paler.
+
+    Several models of one cell are stacked in the cell.
+    """
     cell = row * shape[1] + x
     order = np.lexsort((model, cell))
     cell, model, faint = cell[order], model[order], faint[order]

@@ -132,7 +132,7 @@ class ReadRun:
     def trained(self) -> int:
         """Returns the number of models that the jobs train.
 
-        This is K. For a stack it is the number of sub models and the meta model together.
+        This is K. For a stack it is the number of sub models, plus 1 if there is a meta model.
         """
         jobs = self.clients
         return (
@@ -290,8 +290,8 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
     """Returns a score for each replicate and fold that has it, by (seed, fold).
 
     `last` is the round, or the cost, at which the score is taken. `over` is the unit of `last`: rounds or a cost. The
-    score is taken at the end of the run if `last` is infinity. It is also taken there if `last` is a round, and the
-    rounds of the method cannot be compared with the rounds of other methods.
+    score is taken at the end of the run if `last` is infinity. A round `last` also means the end of the run if the
+    rounds of its method cannot be compared with the rounds of other methods.
 
     Example:
         >>> columns = {"round": np.arange(3.0), "accuracy": np.array([0.1, 0.5, 0.7])}

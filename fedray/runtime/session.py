@@ -67,7 +67,9 @@ def list_pieces(study: Study, question: Question) -> list[exchange.PieceKey]:
 
 
 def cut_pieces(numbers: list[int], size: int) -> list[exchange.PieceKey]:
-    """Cuts the samples or clients of each world into pieces with at most `size` of them.
+    """Cuts the samples (or clients) of each world into pieces of at most `size` samples (or clients).
+
+    `numbers` has the number of samples (or clients) of each world.
 
     Returns:
         For each piece, its world and the index of its first sample or client.
@@ -375,7 +377,7 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
     """Joins several descriptions of engines (results of `worker_facts`) into one.
 
     `engine` is the first engine. `engines` lists all engines if they differ. `kernels` names all compiled kernels.
-    `lanes_independent` is true if it is true for all engines.
+    `lanes_independent` is true if no engine gives results that depend on which jobs are trained together.
 
     Example:
         >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])

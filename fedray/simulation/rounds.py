@@ -511,7 +511,8 @@ def _ask_clients(
     If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
 
     Returns:
-        The sums over the uploads of both times, and the results of the jobs with the errors of both times.
+        The sums over the first and the second uploads, and the results of the first work. The results also have the
+        errors of the second work.
     """
     stats, rows = sent
     asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
@@ -580,8 +581,8 @@ def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[Int
     """Returns the bytes that each job sends and receives, `[J]` each.
 
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
-    chooses its model receives all models. If the local loss uses all models, a client's first job also downloads the
-    models that the client does not train.
+    chooses its model receives all models. If the local loss uses all models, a client's first job of the round also
+    downloads the models that the client does not train.
     """
     if phase.traffic is not None:
         return phase.traffic(t, plan)

@@ -401,7 +401,7 @@ class Study:
         return x if origin is None else torch.from_numpy(add_back(x.numpy(), origin)), y
 
     def stored_split(self, name: str, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the same as `split`, but inputs are those in the store, from which `Dataset.origin` is subtracted."""
+        """Returns the same as `split`, but inputs as they are stored: raw inputs minus `Dataset.origin`, if any."""
         if name not in ("test", "hold_out", "train", OOD):
             raise BadInput(f"split({name!r}): choose test, hold_out, train or ood")
         if name == "train":
@@ -543,9 +543,9 @@ class Host(Site, Protocol):
     study: Study
 
     def own_models(self, state: State, world: int, client: int) -> Tensor:
-        """Returns the models with which a client of this process predicts, `[P * K, d]`.
+        """Returns a client's own models, `[P * K, d]`. The client belongs to this process.
 
-        A client that trains P sets of K models for itself predicts with all of them.
+        A client trains P sets of K models for itself. The result has one set after the other.
         """
 
 

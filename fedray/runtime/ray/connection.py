@@ -161,11 +161,11 @@ class Connection:
     def check(self, wait: float = 0.0) -> None:
         """Raises `RayDied` if Ray is gone.
 
-        If `wait` is above 0, and the head node does not reply, the check is repeated until the node replies or counts
-        as gone. Otherwise the caller's next call of Ray could wait for ever.
+        If `wait` is above 0, the check of a cluster does not end before the head node replies or counts as gone. After
+        an earlier end, the caller's next call of Ray could wait for ever.
 
         Args:
-            wait: The check is repeated for at least this number of seconds. 0 means one check.
+            wait: The check is repeated for at least this number of seconds. 0 means a single check.
         """
         deadline, self._next_look = time.monotonic() + wait, 0.0 if wait else self._next_look
         while True:

@@ -180,7 +180,8 @@ cloudpickle: Any = untyped  # cloudpickle has no type annotations
 def prepare_objects(scenario: Scenario, own: UserObjects) -> UserObjects:
     """Prepares the user's objects for the actors.
 
-    The result also lists each module that has registered a name that the scenario uses, so that the actors import it.
+    The scenario may use names that the user registered. The result also lists the modules with these registrations, so
+    that the actors import them.
 
     Raises:
         BadInput: An object cannot be sent to a different process, or the actors cannot import the file that registered

@@ -266,9 +266,9 @@ def restore_trial(out: Path, scenario_text: str) -> bool:
 
 
 def reserve_bundles(function: Callable[..., Any], actors: int) -> Any:
-    """Makes a function a trainable of Ray Tune.
+    """Turns a function into a trainable of Ray Tune (a function that Tune can run as a trial).
 
-    The trainable reserves one CPU for its process, and one for each of its actors.
+    The trainable reserves one CPU for its process, and one CPU for each of its actors.
     """
     untyped: Any = import_module("ray.tune")
     return untyped.with_resources(function, untyped.PlacementGroupFactory([{"CPU": 1.0}] * (1 + actors)))
