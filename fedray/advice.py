@@ -57,7 +57,8 @@ def find_untested_clients(scenario: Scenario, study: Study) -> Advice:
 def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
     """Warns if scores on test samples decide which round is the last or the best.
 
-    With `data.hold_out`, withheld samples decide instead of test samples, and the warning only says this.
+    If samples are withheld from training (`data.hold_out`), the scores on these samples decide instead. The warning
+    then only says so.
     """
     for key, name in list_choosing_keys(study.evaluation).items():
         if cut_split(name)[0]:  # not of test samples
@@ -82,7 +83,7 @@ def find_unaltered_test_rows(_scenario: Scenario, study: Study) -> Advice:
 
 
 def find_copied_rows(scenario: Scenario, _study: Study) -> Advice:
-    """Warns if samples that are withheld from training also train as copies in other groups of clients."""
+    """Warns if samples are withheld from training, but other groups of clients train on copies of them."""
     data = scenario.data
     aside = [key for key, given in (("hold_out", data.hold_out), ("test_clients", data.test_clients)) if given]
     if aside and data.partition.options.get("copies"):
@@ -139,7 +140,7 @@ def find_small_clients(scenario: Scenario, study: Study) -> Advice:
 def find_partition_input(scenario: Scenario, study: Study) -> Advice:
     """Warns if the column that names each sample's client is also an input.
 
-    A model could recognize the client by this input. Does nothing if `data.features` is set.
+    A model could recognize the client by this input. If `data.features` is set, this is not checked.
     """
     keys = scenario.data
     if keys.partition.name not in ("column", "domain") or keys.options.get("features") is not None:
@@ -316,6 +317,8 @@ def warn_of_failures(watch: "Watch") -> "Watch":
 
 def warn_of_losses(summary: Mapping[str, Any]) -> None:
     """Warns of models that no client trained, and of scores whose mean in the last evaluation is not finite.
+
+    `summary` is the content of `summary.json`.
 
     Example:
         >>> warn_of_losses({"metrics": {"accuracy": {"mean": 0.9, "sd": None, "n": 1}}})

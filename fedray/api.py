@@ -119,8 +119,9 @@ def run(
             mapping replaces the key `method`.
         partition: A function that takes (labels, clients, generator, options) and returns the indices of each client's
             samples, or a partitioner of `flwr_datasets`. A name or a mapping replaces the key `data.partition`.
-        selection: A function that takes (known, number, generator, options) and returns the ids of `number` clients. A
-            name or a mapping replaces the key `participation.selection`.
+        selection: A function that takes (known, number, generator, options) and returns the ids of `number` clients.
+            `known` describes the clients of a tier (`fedray.components.selection.KnownClients`). A name or a mapping
+            replaces the key `participation.selection`.
         schedule: A function that takes K and `schedule.rows`, and returns the function that assigns models to
             participants. A name or a mapping replaces the key `schedule`.
         loss: A loss for the clients, or the name of a loss that your module registers (docs/how-to/training.md).
@@ -138,7 +139,8 @@ def run(
             round, mean scores and costs.
         modules: Your modules that call `fedray.register`, such as `["mine"]` or `["mine.py"]`. Ray's workers import
             them, too.
-        progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
+        progress: Whether to print to stderr what the run is doing (such as reading the data), and its rounds. None
+            prints this only in a notebook.
         overrides: Scenario keys, nested or with `__` in place of dots: `rounds=3`, `method__name="fedavg"`.
 
     Raises:
@@ -247,9 +249,10 @@ def resume(
         address: The address of an existing Ray cluster. None starts a cluster on this machine if the scenario runs on
             Ray.
         wait_for: The resources that the cluster must have before the run continues.
-        rounds: A larger total number of rounds, with which a finished run continues, too. None keeps the number of the
+        rounds: A larger total number of rounds. With it, even a finished run continues. None keeps the number of the
             scenario.
-        progress: Whether phases and rounds are printed to stderr. None prints them only in a notebook.
+        progress: Whether to print to stderr what the run is doing (such as reading the data), and its rounds. None
+            prints this only in a notebook.
         overrides: Any other keyword raises `BadInput`, because only `rounds` may change.
 
     Raises:

@@ -69,9 +69,9 @@ def take_turns(
 ) -> list[Cost]:
     """Measures several functions in turns (A B A B), and returns the cost of one round of each function.
 
-    Each pair in `works` is a function that takes a number of rounds and runs them, and the number of rounds in its
-    laps. The rounds of a lap are timed together. Each function runs a short lap to warm up, and then `repeats` laps.
-    The cost of a function is the median of these laps. `clock` returns how many CPU seconds were used so far.
+    Each pair in `works` has a function and the number of rounds in its laps. The function takes a number of rounds and
+    runs them. The rounds of a lap are timed together. Each function runs a short lap to warm up, and then `repeats`
+    laps. The cost of a function is the median of these laps. `clock` returns how many CPU seconds were used so far.
     """
     laps: list[list[Cost]] = [[] for _ in works]
     for turn in range(repeats + 1):
@@ -243,7 +243,7 @@ ROWS = {  # for each row, the function that measures it; its module loads only i
 
 
 def find_function(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Imports a function that measures a row. The function takes `quick` as `run_benchmark` does.
+    """Imports and returns a function that measures a row. Its only argument is `quick`, as in `run_benchmark`.
 
     `name` is `MODULE.FUNCTION`, for example `fedray.bench.works.measure_cnn`.
     """

@@ -459,7 +459,7 @@ def measure_weight_difference(
 ) -> float:
     """Measures how much the weights of fedray and of a plain loop differ after one round on the same batches.
 
-    The difference is |w_fedray - w_plain| / |update|, in the worst world.
+    The difference is |w_fedray - w_plain| / |w_plain - w_initial|, in the worst world.
 
     Example:
         >>> work = small_clients(4, per_round=2)

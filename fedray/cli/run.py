@@ -465,8 +465,8 @@ def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, mod
 
     The curves of several runs are drawn by `fedray compare FOLDERS --plot FILE`.
 
-    A sweep has other pictures: any objective over the trials (by default the first objective), trials (the first
-    objective against each parameter), importance, pareto and curves.
+    A sweep has other pictures. NAME is an objective, which is drawn over the trials (by default the first objective),
+    or `trials` (the first objective against each parameter), `importance`, `pareto` or `curves`.
     """
     if out is not None:
         _confirm_picture("--out", out)

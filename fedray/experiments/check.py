@@ -196,9 +196,9 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
 def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     """Writes a PNG picture of the partition of the first replicate and fold.
 
-    It shows how many samples of each class each client holds, or of a regression the sizes of the clients. If there are
-    many clients, it shows some of the first 10,000, evenly chosen. The title has the smallest, largest and median size
-    of all.
+    The picture shows how many samples of each class each client holds. For a regression, it shows each client's number
+    of samples. If there are many clients, only some of the first 10,000 are drawn, at equal distances. The title has
+    the smallest, the largest and the median number of samples over all clients.
 
     Raises:
         BadInput: The path does not end with `.png`, or the file cannot be written.
@@ -263,7 +263,7 @@ def list_scenario_facts(
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
-    """Yields the networks, their engines, and the classifiers of a stack, as pairs (name, text)."""
+    """Yields the networks, their engines, and a stack's classifiers that clients fit, as pairs (name, text)."""
     has_gpus = {bool(tier.num_gpus) and scenario.clients.device == "auto" for tier in study.clients.tiers}
     devices = ["cuda" if has else "cpu" for has in sorted(has_gpus)]
     for one in study.trained:
@@ -297,7 +297,10 @@ def _describe_tier(tier: Tier, models: int) -> str:
 
 
 def describe_models(study: Study) -> str:
-    """Describes how many models there are. For a stack, also tells the rounds in which each part trains."""
+    """Describes how many models there are.
+
+    For a stack (base models, usually with a meta model that combines them), also tells how many rounds they train.
+    """
     if not study.parts:
         return f"{study.method.phase.models} models"
     bases = [part for part in study.parts if part.last_round is None]
@@ -309,7 +312,7 @@ def describe_models(study: Study) -> str:
 def describe_schedule(scenario: Scenario, study: Study) -> str:
     """Describes the rule that decides which model a client trains.
 
-    The rule is the scenario's schedule, the schedule of the method, or a choice of the clients.
+    The rule is the scenario's schedule, or a rule of the method. Or each client chooses its model itself.
     """
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:

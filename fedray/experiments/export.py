@@ -49,7 +49,7 @@ def describe_answer(study: Study, state: State) -> dict[str, Any]:
     """Describes how the exported models predict together, for `models.json`.
 
     Returns:
-        A dictionary with these keys:
+        A dictionary with those of the following keys that apply to the run:
 
         - `models`: `exported` means that the exported models predict. `others` means that the method makes further
           models from the exported models, and only these further models predict.

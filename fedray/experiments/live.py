@@ -1,4 +1,8 @@
-"""Shows the progress of a run as a live table on a terminal, a bar in a notebook, or plain lines elsewhere."""
+"""Shows the progress of a run as a live table on a terminal, a bar in a notebook, or plain lines elsewhere.
+
+A *snapshot* is a dict about a run after an evaluated round, with the round, mean scores and costs. In this module, a
+*phase* is what a command is doing now, such as reading the data.
+"""
 
 import importlib.util
 import logging
@@ -31,7 +35,7 @@ STILL = "still "  # beginning of such a line
 
 
 class ProgressPhase:
-    """The phase of a command (what it is doing now), and the time of its last line.
+    """The phase of a command (what it is doing now), and the time at which the command last printed a line.
 
     Attributes:
         phase: Words for the present phase. They are empty before the first phase.

@@ -139,9 +139,9 @@ def calibrate_answers(
     """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Returns:
-        The thresholds by world (index of a replicate and fold), and a dictionary. For a regression, the dictionary has
-        the variance of the residuals on training samples, by world. The variance is averaged over clients, in
-        standardized units of the target.
+        The thresholds by world (index of a replicate and fold), and a dictionary. For a regression, the dictionary maps
+        each world to the variance of the residuals on training samples. The variance is averaged over clients, in
+        standardized units of the target. For classification, the dictionary is empty.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -164,8 +164,8 @@ class Prediction:
         variance: The variance of the prediction without the noise of observations, in the shape of `mean`. It is the
             sum of two terms. The first is the population variance over the models' predictions (knowledge uncertainty,
             Fed-ensemble section V-B). The second is the mean of the variances that the models predict themselves
-            (Gaussian heads, closed forms). The prediction of a stack counts as that of one model, so its first term is
-            0.
+            (networks with a Gaussian head, models in closed form). A stack (base models whose predictions are combined)
+            counts as one model, so its first term is 0.
         probabilities: Equal to `mean` for classification, and None for regression.
         members: The prediction of each model, `[K, n, C]` or `[K, n, q]`. The models are the members of the ensemble,
             the base models of a stack, or a client's own models.
@@ -187,12 +187,12 @@ class Predictor:
     """Predicts for raw inputs with the models of one checkpoint, any number of times."""
 
     def __init__(self, study: Study, state: State, private: dict[str, Tensor]) -> None:
-        """Makes a worker in this process. The worker has the clients' data and private vectors.
+        """Makes a worker in this process that computes the predictions.
 
         Args:
             study: The study of the run.
             state: The state of the checkpoint.
-            private: The clients' private vectors of the checkpoint.
+            private: The clients' private vectors (what clients keep between rounds) from the checkpoint.
         """
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
@@ -323,7 +323,7 @@ class Distilled:
     row: Tensor
 
     def predict(self, x: Any) -> FloatArray:
-        """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`, as for `Run.predict`."""
+        """Returns probabilities `[n, C]` for raw inputs `[n, *sample]`. `Run.predict` takes the same inputs."""
         inputs = _read_standardized(self.study, x, self.world)
         return np.asarray(ask_model(self.net, self.row, inputs).softmax(-1))
 
@@ -719,8 +719,8 @@ class Comparison:
         """Returns a pandas DataFrame with one row for each score and each run after the first.
 
         A row has the means of both runs over their shared seeds, the difference with its 95 % interval, the p-value of
-        the paired t test, and the number of pairs. The column `chosen_on_test` names runs whose last round was chosen
-        with a score on test samples.
+        the paired t test, and the number of pairs. If a score on test samples chose the last round of a run, the
+        column `chosen_on_test` names this run in its rows. Otherwise there is no such column.
         """
         import pandas as pd  # slow to import
 

@@ -111,9 +111,9 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
 def estimate_seconds(study: Study, device: str = "cpu") -> float:
     """Estimates the seconds that one core or a GPU needs to train a round.
 
-    On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study trains its parts one
-    after the other, the estimate is the mean over all rounds. For `cuda`, work that cannot be done on a GPU takes
-    infinite time.
+    On a processor with AVX-512 the estimate was 0.5 to 2.3 times the measured time. If a study has several parts that
+    train one after the other, the estimate is the mean over the rounds of all parts. For `cuda`, work that cannot be
+    done on a GPU takes infinite time.
 
     Args:
         study: The study that is trained.
@@ -277,7 +277,10 @@ def _score_candidates(
 
 
 def make_candidate_scenario(scenario: Scenario) -> Scenario:
-    """Returns the scenario that trains the candidates. Samples are withheld, and models are evaluated at the end."""
+    """Returns the scenario that trains with each candidate for the learning rate.
+
+    Samples are withheld, and models are evaluated at the end.
+    """
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
     once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
     local, best = replace(scenario.local, lr_grid=[]), replace(scenario.checkpoint, best=None)
@@ -461,8 +464,8 @@ def run_inline(
         watch: A function that is called with a snapshot after each evaluated round.
         measure: A function that takes the study and the runtime, and returns the function that scores the models.
         study: The study of the scenario, which no other code may use. None means that this function builds it.
-        actors: The number of client actors that train for this process. A trial has reserved them. With 0 this process
-            trains.
+        actors: The number of client actors that train for this process, on CPUs that a trial has reserved. With 0 this
+            process trains.
     """
     environment.use_one_thread()
     if study is None:
@@ -588,8 +591,8 @@ TRACEBACK_FILE = "error.txt"  # in the run directory
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[session.Watch], session.Watch]]:
     """Turns an exception of the user's objects in the `with` block into an error of one line.
 
-    If the run has begun, the traceback is saved in `error.txt`. Any error that ends the run is saved in the run
-    directory for `Run.error`.
+    If the run has begun, the traceback is saved in `error.txt`. Any error that ends the run, except `BadInput`, is
+    saved in the run directory, and `Run.error` returns it.
 
     Yields:
         A function that wraps the user's function `watch`, so that exceptions of `watch` stay unchanged.

@@ -1,4 +1,8 @@
-"""Runs every cell of a scenario's table and resumes unfinished cells, for `fedray table`."""
+"""Runs every cell of a scenario's table and resumes unfinished cells, for `fedray table`.
+
+A *cell* is the scenario with some changed keys. It has a name and a run directory of its own. *Published* values are
+those that a paper reports for a cell.
+"""
 
 import logging
 import re
@@ -43,17 +47,18 @@ SECONDS_BETWEEN_LINES = SILENCE - 1  # seconds between two lines of a cell; shor
 def hear_line(
     heard: dict[str, tuple[str, float]], cell: str, line: str, say: Callable[[str], object], now: float
 ) -> None:
-    """Takes a line that the process of a cell has printed, and prints it if the cell has said nothing for a while.
+    """Takes a line of output from the process of a cell. Prints the line if no line of this cell was printed lately.
 
     A line that begins with "fedray: note:" becomes a warning. A line that only says "the cell still works" is dropped,
     because the table prints such lines itself.
 
     Args:
-        heard: For each cell its newest line and the time at which one of its lines was printed. Is changed.
+        heard: For each cell a pair, which this function updates: the cell's newest line, and the time at which a line
+            of the cell was last printed. At first, this is the time of the cell's first line.
         cell: The name of the cell.
         line: The line.
         say: A function that prints a line.
-        now: The time in seconds.
+        now: The present time in seconds.
 
     Example:
         >>> heard = {}
@@ -171,9 +176,10 @@ PERSONAL = ("personal_accuracy", "personal_rmse")  # scores of clients with thei
 
 
 def _find_personal(rows: CellRows) -> tuple[str, list[str], list[str]]:
-    """Returns the name of the score of the clients' own predictions, or an empty text if no cell has this score.
+    """Finds the cells whose clients predict with their own models or weights, and the score of these predictions.
 
-    Also returns the names of the cells with such predictions, and of the cells without the score.
+    Returns the name of the score (`personal_accuracy` or `personal_rmse`), the names of these cells, and the names of
+    all cells without this score. If none of these cells has such a score, the name is empty.
     """
     apart = list(dict.fromkeys(cell for (cell, _), row in rows.items() if row.get("apart")))
     name = next((name for name in PERSONAL if any((cell, name) in rows for cell in apart)), "")
@@ -538,7 +544,8 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
 def _list_changes(found: dict[str, Any], wanted: dict[str, Any], *, finished: bool) -> str:
     """Describes the keys of a cell that have changed since its training, with their old and new values.
 
-    Keys that cannot change the files of the cell are left out. At most three keys are named.
+    Keys that change no result are left out. If the cell is `finished`, its keys for saving and logging count, too. At
+    most three keys are named.
     """
     old, new = flatten(found), flatten(wanted)
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key, UNSET) != new.get(key, UNSET)]

@@ -231,7 +231,7 @@ def sum_file(path: Path) -> list[Any]:
 
 
 def check_file(path: Path, wanted: list[Any], remedy: str) -> None:
-    """Checks that a file still has the number of bytes and the digest that are the entries of `wanted`.
+    """Checks that a file still has the number of bytes and the digest in `wanted`, a list as `sum_file` returns it.
 
     Raises:
         Damaged: The file is missing or was changed.

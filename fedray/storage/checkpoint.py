@@ -1,6 +1,8 @@
 """Writes and reads checkpoints, and the tables of rounds and clients.
 
-A *study* is everything that a run needs. A *world* is a combination of a seed and a fold of the data.
+A *study* is everything that a run needs. A *world* is a combination of a seed and a fold of the data. A *private
+vector* is a vector that a client keeps between rounds. Each table is a folder. Its *parts* are files with the rows of
+some rounds.
 """
 
 import json
@@ -91,7 +93,7 @@ def save_checkpoint(
 
 
 def part_tensors(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns equal tensors that are contiguous and share no memory, as safetensors requires."""
+    """Returns tensors with the same values. They are contiguous and share no memory, as safetensors requires."""
     found: dict[str, torch.Tensor] = {}
     held = set[int]()
     for name, value in tensors.items():
@@ -206,7 +208,7 @@ def hash_model(study: Study, state: State) -> str:
 
 
 def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> str:
-    """Returns the SHA-256 of the model hash, the server's further tensors and the clients' private vectors."""
+    """Returns the SHA-256 of `model` (the hash of the models), `State.extra` and the clients' private vectors."""
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return plain.hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
@@ -377,7 +379,10 @@ class RunRecorder:
         self._flushed = time.monotonic()
 
     def jobs(self, round: int | IntArray, plan: Plan, table: JobTable) -> None:
-        """Keeps the rows about the jobs of one or several rounds in memory until `flush` writes them."""
+        """Keeps one row per job of `plan` in memory until `flush` writes the rows.
+
+        `round` is the round of all jobs, or an array with the round of each job.
+        """
         n = len(plan.client)
         where = {
             "replicate": plan.world // self.study.per_replicate,

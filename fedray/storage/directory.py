@@ -135,7 +135,7 @@ def make_move_check(out: Path) -> Callable[[], None]:
 
 
 def drop_newer_parts(out: Path, round: int) -> None:
-    """Removes what was written after round `round`: parts of tables with later rounds, and the models of `best`."""
+    """Removes parts of tables that were written after round `round`. If the best round is later, removes its models."""
     for table in run_files.TABLES:
         for number, part in run_files.list_parts(out, table).items():
             if number > round:

@@ -78,9 +78,9 @@ def pool_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float
 def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
     """Returns metrics that depend on several evaluated rounds, as a dict for each replicate and fold.
 
-    If the method has phases, only the rounds of the last phase count. The first metric is the mean score over the last
-    3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and the sent bytes
-    when `evaluate.target` was first reached. These three are absent if the target was not reached.
+    If the method has phases, only the rounds of the last phase count. The first metric is the mean accuracy or RMSE
+    over the last 3 evaluated rounds (Fed-ensemble, section V). The other metrics are the round, the virtual second and
+    the uploaded bytes when `evaluate.target` was first reached. These three are absent if it was not reached.
     """
     found, first = [], study.last_phase_start + 1 if study.last_phase_start else 0
     rows, rules = read_table(out, "rounds").to_pylist(), study.evaluation
@@ -207,9 +207,10 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 
 
 def find_most_frequent(study: Study) -> dict[str, Any]:
-    """Returns the most frequent class (`class`) of the test samples, its share (`share`) and the number of classes.
+    """Returns the most frequent class of the test samples (`class`), its share (`share`) and the number of classes.
 
-    `class` is from the first replicate and fold. `share` is averaged over all replicates and folds.
+    `class` is from the first replicate and fold. `share` is the mean over all replicates and folds. In each of them,
+    the share of its own most frequent class counts.
     """
     shares = measure_class_shares(study)
     names = study.shards.data.class_names
@@ -436,7 +437,7 @@ def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object]
     made: dict[str, Logger] = {}  # without those that failed
 
     def attempt(name: str, *given: Any) -> None:
-        """Makes a logger, or calls the logger that was made with the round and the metrics in `given`."""
+        """Makes the logger `name`. If `given` has a round and metrics, calls the logger with them instead."""
         kind, _, value = name.partition(":")
         try:
             if not given:

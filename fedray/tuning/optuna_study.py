@@ -96,7 +96,7 @@ class StudyLocation(NamedTuple):
         name: The name of the study.
         pruner: The section `pruner` of the sweep file.
         age: Number of rounds between two reports of a trial to the pruner.
-        ages: The number of reports of a trial at most.
+        ages: The largest possible number of reports of a trial.
     """
 
     storage: str
@@ -120,7 +120,7 @@ def open_storage(storage: str) -> Any:
 
 
 def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
-    """Checks that a storage can be opened and has no study called `name`. A resumed study may exist.
+    """Checks that a storage can be opened and has no study called `name`. With `resume`, the study may exist.
 
     `url` is the URL of the storage. None means a journal file, which is not checked.
 

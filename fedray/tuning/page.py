@@ -243,10 +243,10 @@ IMPORTANT = 8  # parameters in the importance chart
 def compute_importance(view: View, i: int) -> dict[str, float]:
     """Computes the share of an objective's variance that each parameter explains.
 
-    The result is empty if there are fewer than four trials, or if all trials have the same value. The shares are
-    computed by fANOVA (Hutter et al., ICML 2014). If a parameter is conditional, they are computed by PED-ANOVA
-    (Watanabe et al., IJCAI 2023).
-    Parameters that cannot change the objective are left out. `i` is the index of the objective, from 0.
+    The shares are computed by fANOVA (Hutter et al., ICML 2014). If some trial lacks a parameter (its conditions do not
+    hold), they are computed by PED-ANOVA (Watanabe et al., IJCAI 2023). Parameters that cannot change the objective are
+    left out, and the other shares are divided by their sum. The result is empty if fewer than four trials are complete,
+    or if all values of the objective are equal. `i` is the index of the objective, from 0.
     """
     done = view.finite(i)
     if len(done) < 4 or len({trial.values[i] for trial in done}) < 2:
@@ -403,7 +403,10 @@ def make_view(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[str
 
 
 def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArray, FloatArray] | None:
-    """Returns the evaluated rounds, and the drawn metric in these rounds, averaged over replicates and folds."""
+    """Returns the evaluated rounds, and the metric of `pick_course` in them, averaged over replicates and folds.
+
+    Returns None if a round lacks this metric.
+    """
     metric = pick_course(objectives).metric
     worlds = read_histories(folder)
     short = min(len(rows) for rows in worlds)

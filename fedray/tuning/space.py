@@ -242,7 +242,10 @@ def compute_value(objective: SweepObjective, history: Sequence[Row]) -> float:
 
 
 def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float) -> float:
-    """Returns the score after the last round within a budget, or a score interpolated between evaluations."""
+    """Returns the score after the last round whose cost is within a budget.
+
+    If this round may not have been evaluated, estimates the score from the nearest evaluations (`read_at_budget`).
+    """
     inside = [row for row in history if read_cost(row, objective.axis) <= limit]
     after = history[len(inside) : len(inside) + 1]
     if inside and all(row["round"] == inside[-1]["round"] + 1 for row in after):

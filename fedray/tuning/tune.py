@@ -187,9 +187,10 @@ def _name_errors(state: search.SearchState, trial: FrozenTrial) -> dict[str, flo
 
 
 def _types(space: Sequence[Parameter]) -> dict[str, Any]:
-    """Returns the Arrow type of each parameter's column.
+    """Returns a dict from the name of each parameter's column to its Arrow type.
 
-    The type is common to all values except None. Integers and floats together are floats. All other columns are text.
+    A column with only integers, only floats or only booleans has this type. Integers and floats together are floats.
+    All other columns are text. Values that are None do not count.
     """
     kinds: dict[str, set[type]] = {}
     for parameter in space:
@@ -238,7 +239,7 @@ def write_scenarios(state: search.SearchState, winners: list[FrozenTrial]) -> No
 
 
 def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = False) -> str:
-    """Returns the text of a scenario file for a winner. `first` says whether it is for the first of a Pareto front."""
+    """Returns the text of a scenario file for a winner. `first` says whether this winner leads the Pareto front."""
     names = [objective.name for objective in state.sweep.objectives]
     values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, trial.values, strict=True))
     scenario, space = state.sweep.scenario(trial.params), state.sweep.space
@@ -370,8 +371,8 @@ class TrialResult:
     Attributes:
         number: The number of the trial, from 0.
         state: `complete`, `pruned`, `failed` or `running`.
-        params: The values that the trial tried, by scenario key. Keys that have no effect beside the other keys are
-            left out, so that `fedray.run(scenario, **trial.params)` accepts the values.
+        params: The values that the trial tried, by scenario key. Keys without effect in this trial are left out, so
+            that `fedray.run(scenario, **trial.params)` accepts the values.
         metrics: The values of the objectives on held-out data. The dict is empty if the trial is not complete.
         path: The run directory of the training from which the trial has its values. Several trials may share a
             training. None means that there is no such training.
