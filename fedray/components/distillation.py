@@ -347,7 +347,8 @@ def join_architectures(nets: Sequence[Net], rows: Rows, fuse: FuseAll) -> Join:
 
     Each network has its own federated training, whose server was made by `keeping_server`. `rows` is the order of the
     models in the states of all these trainings. `fuse` takes the world, the index of the model, the round, and a
-    `Student` of each network, which starts as the model after the server's step. It returns each network's next model.
+    `Student` for each network. The student starts as the network's model after the server's step. `fuse` returns each
+    network's next model.
     """
 
     def join(t: int, steps: Sequence[PartStep]) -> list[Tensor]:

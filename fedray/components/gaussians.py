@@ -1,6 +1,7 @@
 """Lets servers and clients keep a Gaussian over the weights of a model (FedAG, FedBE, pFedBayes, PVI, IVON-ADMM).
 
-A world is one combination of a seed and a fold. The state holds M = R K models: K models in each of R worlds.
+A world is one combination of a seed and a fold. The state holds M = R K models: K models in each of R worlds. A network
+has p weights (trainable parameters).
 """
 
 from collections.abc import Callable, Sequence
@@ -421,7 +422,7 @@ def learn_from_cavity(local: Local, prior: float, p: int) -> Transform:
 
 
 def refine_sites(kept: float, sent: float, prior: float, p: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Returns a function for `Finish`, which damps the change of a model in local training (PVI).
+    """Returns a function that `Finish` calls to damp the change of a model in local training (PVI).
 
     Let D be the change of the posterior's natural parameters. The client sends `sent D`, so the first 2 p values of the
     model change by `sent D`. The client's factor, which is in the model, changes by `kept D`. In PVI, `sent` and `kept`
@@ -577,7 +578,7 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
 
 def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, with which `step_by_admm` weighs the product of the prior and all factors in the next posterior.
+    """Returns alpha, the weight that `step_by_admm` gives to the product of the prior and all factors.
 
     If `step` is a number, alpha is this number. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N
     is `clients`.

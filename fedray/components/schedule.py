@@ -203,7 +203,7 @@ class Participants(NamedTuple):
     """The participants of a round in one world.
 
     Attributes:
-        client: Ids of the participants, `[P]`.
+        client: Ids of the P participants, `[P]`.
         slot: Slot of each participant, `[P]`. A slot is a position among the participants. A schedule may draw an
             order of the models for each slot.
     """
@@ -347,7 +347,7 @@ def sample_strata(clients: Clients, per_tier: Sequence[int], models: int) -> Par
 def _list_jobs(m: IntArray) -> tuple[IntArray, IntArray]:
     """Returns the participant of each of J jobs, and the job's index among this participant's jobs.
 
-    `m` is the number of jobs of each participant, `[P]`.
+    `m` is the number of jobs of each of P participants, `[P]`.
     """
     who = np.repeat(np.arange(len(m)), m)
     return who, np.arange(len(who)) - np.repeat(np.cumsum(m) - m, m)

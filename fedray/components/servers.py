@@ -172,7 +172,7 @@ def apply_delta(state: State, delta: Tensor, stats: Stats) -> State:
 
 
 def merge_counters(counters: Tensor, stats: Stats) -> Tensor:
-    """Returns the integer buffers `[M, c]` after a round: the largest of the old value and the uploads' values."""
+    """Returns the c integer buffers `[M, c]` after a round: the largest of the old value and the uploads' values."""
     if "counters" not in stats:
         return counters
     return torch.maximum(counters, stats["counters"].most.view(len(counters), -1, counters.shape[1]).amax(1))
@@ -217,7 +217,7 @@ def place_change(state: State, after: State, change: Tensor, trained: Tensor) ->
     Args:
         state: The state before the round.
         after: The state after the step of an inner server.
-        change: The change of the trainable parameters, `[M, p]` float64.
+        change: The change of the p trainable parameters, `[M, p]` float64.
         trained: Whether each model, `[M, 1]`, or each parameter, `[M, p]`, was trained. Untrained values stay as in
             `after`.
     """

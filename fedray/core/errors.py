@@ -125,8 +125,8 @@ TARGET_NAMES = {"seconds_to_target": "virtual seconds to target", "bytes_to_targ
 def name_score(name: str, *, unit: bool = False) -> str:
     """Returns the name under which tables and pages show a score or a total of a run.
 
-    `name` is the score's key in `summary.json`. If `unit` is true, the unit follows in parentheses, but only if it is
-    nats, target units or squared target units.
+    `name` is the score's key in `summary.json`. If `unit` is true, the score's unit follows in parentheses. Only the
+    units nats, target units and squared target units are shown.
 
     Example:
         >>> name_score("nll", unit=True), name_score("hold_out_personal_accuracy"), name_score("rounds_to_target")

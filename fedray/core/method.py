@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
     Attributes:
         outputs: Raw outputs of the model, `[B, C]`.
-        features: Inputs of the model's last layer, `[B, f]`. None means that the loss does not use `features`.
+        features: The f inputs of the model's last layer, `[B, f]`. None means that the loss does not use `features`.
     """
 
     outputs: Tensor
@@ -74,7 +74,7 @@ class LossContext(NamedTuple):
         client: The client's id, a scalar tensor.
         model: Index of the trained model, 0 to K - 1, a scalar tensor.
         inputs: The network's inputs, `[B, ...]`.
-        features: The inputs of the network's last layer, `[B, f]`.
+        features: The f inputs of the network's last layer, `[B, f]`.
         network: The forward pass of the model in training. It takes inputs `[n, ...]` and returns raw outputs `[n, C]`
             with gradient, in training mode.
         broadcast: Outputs of the received model (`Seen`), in evaluation mode and without gradient.
@@ -130,10 +130,10 @@ class LocalLoss(NamedTuple):
     """A loss that replaces the network's own loss.
 
     Attributes:
-        function: The loss. It takes outputs `[B, C]`, targets `[B]` or `[B, q]` and a `LossContext`, and returns the
-            loss of each sample, `[B]`.
-        reads: Names of the values that the function uses: fields of `LossContext`, from `inputs` to `ensemble`. The
-            name `heads` means that the network returns the outputs of H heads in training, `[B, H, C]`.
+        function: The loss. It takes outputs `[B, C]`, targets `[B]` (or q targets for each sample, `[B, q]`) and a
+            `LossContext`. It returns the loss of each sample, `[B]`.
+        reads: Names of the values that the function uses: fields of `LossContext`, from `inputs` to `ensemble`. With
+            the name `heads`, the network returns the outputs of H heads (output layers) in training, `[B, H, C]`.
         name: Name of the loss in messages.
         shared: Name of a tensor in the server's `State.extra`. The name begins with `broadcast/`. The tensor has a row
             for each model. A client receives the row of the model that it trains.
@@ -434,7 +434,7 @@ class Piece:
         return ()
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's d values the network of `tier` has in round t, as ascending positions, `[s]`."""
+        """Returns the ascending positions in a model of the s values that `tier`'s network has in round t, `[s]`."""
         raise NotImplementedError
 
     def work(self, tier: IntArray) -> FloatArray | None:
@@ -475,7 +475,8 @@ class Piece:
             tier: Index of the client's tier (class of devices).
 
         Returns:
-            K models, `[K, d]`. If a job has P further trainings, the models that these trainings made, `[P * K, d]`.
+            K models, `[K, d]`. If a job has P further trainings, the result is the models that these trainings made,
+            one training after another, `[P * K, d]`.
         """
         raise NotImplementedError
 
@@ -567,7 +568,7 @@ class Walk(NamedTuple):
         at: A function that takes a round (a step of the walk) and returns the client of each model, `[R, K]` (R worlds,
             K models).
         down: A function that takes a round and returns whether the client of each model has failed, `[R, K]`.
-        edges: Pairs of clients that may send to each other, `[E, 2]`.
+        edges: The E pairs of clients that may send to each other, `[E, 2]`.
 
     Example:
         >>> walk = Walk(lambda t: np.array([[t % 2]]), lambda _t: np.array([[False]]), edges=np.array([[0, 1]]))
@@ -661,12 +662,12 @@ class Compress(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """The settings of a client's training. The fastest engines accept only settings without functions.
+    """The settings of a client's training.
 
     The gradient of a step is `grad + pull (w - w_start) + offset`. Here `grad` includes weight decay, and `offset` is a
     vector that a `Piece` may add. FedProx, FedDyn, Ditto and SCAFFOLD have this form. The optimizer begins each local
     training without state (Fed-ensemble, section II). Functions may replace the loss, the gradient of the data, and the
-    optimizer.
+    optimizer. The fastest engines (code that trains many clients together) do not accept such functions.
 
     Attributes:
         optimizer: `sgd`, `adam`, `adamw` or `rmsprop`, as `torch.optim` computes them.
@@ -780,8 +781,8 @@ class Phase:
             whose uploads the server used. None leaves the state unchanged.
         choose: A function that changes a plan by the clients' losses (IFCA). It takes the plan and the mean losses of
             all models at each job's client, `[J, K]`. None leaves the plan unchanged.
-        groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) that a runtime gets
-            in one call. 0 means that training is synchronous.
+        groups: In asynchronous training, the largest number of groups of uploads (`Flight.group`) in one call of the
+            runtime (the code that runs jobs in one or many processes). 0 means that training is synchronous.
         work: The work that clients do in place of gradient descent. None means gradient descent.
         ask: A function that takes the state and the sums of the uploads. If it returns a state, the clients work once
             more with this state before the server's step. If it returns None, the server makes its step. If `ask` is
@@ -874,7 +875,7 @@ class Phase:
         return next((piece.nets for piece in self.pieces if piece.nets), ())
 
     def columns(self, t: int, tier: int) -> Tensor:
-        """Returns which of a model's d values the network of `tier` has in round t, as ascending positions, `[s]`."""
+        """Returns the ascending positions in a model of the s values that `tier`'s network has in round t, `[s]`."""
         return next(piece for piece in self.pieces if piece.nets).columns(t, tier)
 
     @property
@@ -906,7 +907,8 @@ class Answer(NamedTuple):
             whose weight in `tiers` is 0. None means that `weights` hold for all tiers.
         combine: A function that takes a world and the probabilities of its models, `[A, n, C]`. It returns the
             ensemble's probabilities, `[n, C]`. None means the weighted mean.
-        networks: Number of networks in a world of which the models are parts. None means that each model is a network.
+        networks: If several models are parts (such as heads) of one network, the number of networks in a world. None
+            means that each model is a network.
     """
 
     state: State
@@ -933,7 +935,7 @@ class Answer(NamedTuple):
         return outputs if self.weights is None else outputs[torch.from_numpy(self.weights[world] > 0)]
 
     def weigh_present(self, world: int) -> FloatArray | None:
-        """Returns the ensemble weights of the models that `drop_absent` keeps, with sum 1. None means equal weights."""
+        """Returns the weights of the models that `drop_absent` keeps, scaled to the sum 1. None means equal weights."""
         if self.weights is None:
             return None
         present = self.weights[world][self.weights[world] > 0].astype(np.float64)
@@ -1017,9 +1019,9 @@ class StudentEngine(NamedTuple):
         ask: A function that takes a network, a model `[d]` and inputs `[n, ...]`. It returns the model's raw outputs,
             `[n, C]` float64.
         begin: A function that takes a network, the first student `[d]` and a `Teaching`. It returns the function that
-            trains the student. Each call of this function makes some more steps, and returns the student. It takes the
-            indices of the inputs in each step's batch, and each step's learning rate. A step follows the mean gradient
-            of its batch. Buffers keep their initial values, and dropout is off.
+            trains the student. This function takes the indices of the inputs in each step's batch, and each step's
+            learning rate. Each call makes these further steps, and returns the student. A step follows the mean
+            gradient of its batch. Buffers keep their initial values, and dropout is off.
     """
 
     ask: Ask

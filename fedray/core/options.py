@@ -303,7 +303,7 @@ class Option(NamedTuple):
         check: The check of the value. If `sections` is true, the check takes a `ReadSections` as its second argument.
         text: Meaning of the option. Only options of methods have a text.
         needs: The condition under which the option has an effect. None means always.
-        sections: Whether the value consists of parts that have keys of their own, such as one for each network.
+        sections: Whether the value consists of parts with keys of their own, such as a part for each network.
     """
 
     default: Any
@@ -421,9 +421,8 @@ class MethodSpec:
         splits: Whether layers of the network may stay with the clients (`local.private`).
         own_models: Whether a client of the run predicts with its own models. If so, `predict.gamma` has no effect.
         all_models: Whether every participant trains all K models. `models_per_round` of tiers then has no effect.
-        in_rounds: Reason why the method cannot be trained asynchronously. The text ends a sentence that starts with the
-            method's name. Empty means that this field gives no reason. `walks`, `pooled` and `models` may give a
-            reason.
+        in_rounds: Reason why the method cannot be trained asynchronously. In messages, the text follows the method's
+            name. Empty means that this field gives no reason. `walks`, `pooled` and `models` may still give a reason.
         private: A description of the state that clients keep between rounds and never send. Empty means that clients
             keep no state.
         parts: Whether the method is a stack. A stack has several trainings, one after the other.

@@ -410,7 +410,7 @@ class SomeRows(NamedTuple):
 
     Attributes:
         groups: Number of rows of the matrix, G.
-        places: Indices of the rows that are not 0, `[m]`.
+        places: Indices of the m rows that are not 0, `[m]`.
         rows: These rows, `[m, d]`.
     """
 

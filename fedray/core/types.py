@@ -152,7 +152,7 @@ class Net:
 class Tier:
     """A class of devices.
 
-    It says how many clients have such devices, how much they train, and how long training and transfers take.
+    The fields say how many clients have such devices, how much they train, and how long training and transfers take.
 
     Attributes:
         name: Name of the tier in the scenario.
@@ -299,13 +299,13 @@ class Uploads(NamedTuple):
         world: Index of each job's world, `[J]`.
         tier: Tier of each job's client, `[J]`.
         size: Number of training samples of each job's client, `[J]`.
-        counters: Integer buffers after training, `[J, c]`. None means that the model has no integer buffers.
+        counters: The c integer buffers after training, `[J, c]`. None means that the model has no integer buffers.
         own: The clients' private vectors by name, `[J, d]` each. Compression uses them. They are never sent.
         beside: Further values that each job sends: the change of a vector (SCAFFOLD), `[J, d]`, or m measured values,
             `[J, m]`. None means that only the delta is sent.
         key: Key of each job's random numbers, `[J]` (`rng.Keys`).
         steps: Optimizer steps of each job, `[J]`. Only tests may pass None.
-        columns: Positions of the trained values in a model, `[s]`, in ascending order. The delta is 0 elsewhere. None
+        columns: Positions of the s trained values in a model, `[s]`, in ascending order. The delta is 0 elsewhere. None
             means that all values are trained.
         losses: Mean losses of all K received models on the samples of each job's client, `[J, K]`. `Phase.choose` uses
             them (IFCA).
@@ -337,7 +337,7 @@ class State(NamedTuple):
 
     Attributes:
         models: All models, `[M, d]` float32. Model k of world w is row `w * K + k`.
-        counters: Integer buffers, `[M, c]` int64.
+        counters: The c integer buffers of each model, `[M, c]` int64.
         extra: Names and values of the method's other tensors. Most of them have the shape `[M, ...]`.
     """
 

@@ -41,8 +41,8 @@ class Form(NamedTuple):
         open: Function that reads an object of this form with the given options.
         options: Names of the options that act on this form. Other options are refused. None means that `open` itself
             checks the options.
-        join: Function that joins the data of several clients to one data set. Forms whose data can be joined with each
-            other have the same function. None means that data of this form cannot be given client by client.
+        join: Function that joins the data of several clients to one data set. Two forms have the same function if their
+            data can be joined with each other. None means that data of this form cannot be given client by client.
     """
 
     name: str
@@ -72,7 +72,7 @@ def read_form(thing: Any, reading: ReadOptions) -> Dataset:
 def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     """Returns the data and their form, and expands `~` in a path.
 
-    If `of_client` is True, the data belong to one of several clients, and their form must allow that data are joined.
+    If `of_client` is True, the data belong to one of several clients, and must be of a form that has `join`.
     """
     if isinstance(thing, Path):
         place = expand_user_path("data", str(thing))

@@ -104,8 +104,8 @@ CLIENT_COLUMNS = ("client of the row", "client")  # usual names of the column th
 def find_names(data: Dataset, group: str | None) -> Array | None:
     """Returns the column that names the client of each sample, or None if there is no such column.
 
-    `group` is the name of the column. If the data lack this column, the function returns the column
-    `client of the row` or `client`.
+    `group` is the name of the column. If the data lack this column, the function returns the column `client of the row`
+    or, if there is none, the column `client`.
     """
     return next((data.columns[name] for name in (group, *CLIENT_COLUMNS) if name in data.columns), None)
 

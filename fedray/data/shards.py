@@ -30,8 +30,8 @@ class Fetched(NamedTuple):
 
     Attributes:
         x: Raw inputs of the whole data set, or inputs generated for this call, `[n, ...]`.
-        y: Raw labels `[n]` or targets `[n, q]`. If each world (a combination of a seed and a fold) has labels of its
-            own, y holds the labels of all worlds, one world after the other.
+        y: Raw labels `[n]`, or q targets for each sample, `[n, q]`. If each world (a combination of a seed and a fold)
+            has labels of its own, y holds the labels of all worlds, one world after the other.
         rows: For each job, the indices in x of its client's samples, `[J, n_max]` int64, filled with 0 at the end.
         size: Number of samples of each job's client, `[J]`.
         first: Index in y minus index in x, for the samples of each job, `[J]` int64. None means 0 for all jobs.
@@ -69,7 +69,7 @@ class Standardization(NamedTuple):
         world: For each lane, the row of its statistics in the arrays below, `[W]` int64. Each array has R rows.
         shift: Mean to subtract from the inputs, `[R, *s]` float32.
         scale: Standard deviation by which inputs are divided afterwards, `[R, *s]` float32.
-        y_shift: Mean to subtract from the targets, `[R, q]` float32.
+        y_shift: Mean to subtract from each of q targets, `[R, q]` float32.
         y_scale: Standard deviation by which targets are divided afterwards, `[R, q]` float32.
     """
 
@@ -88,10 +88,10 @@ class Scaling(NamedTuple):
         classes: Number of classes. It is 0 for a regression.
         shift: Mean of the inputs, `[R, *s]` float32.
         scale: Standard deviation of the inputs, `[R, *s]` float32.
-        y_shift: Mean of the targets, `[R, q]` float32.
+        y_shift: Mean of each of q targets, `[R, q]` float32.
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
-        plain: Whether the inputs are used without standardization, and whether the targets are.
+        plain: For the inputs and for the targets, whether they are used without standardization.
     """
 
     kind: str
@@ -385,7 +385,8 @@ class StoredShards:
         """Gives some of the clients that train wrong labels.
 
         `seeds` and `cuts` have the seed and the partition of each world. If samples of several clients are pooled,
-        `cuts` are the partitions before pooling. `ids` has the clients of each world that train. It is empty if all do.
+        `cuts` are the partitions before pooling. `ids` has, for each world, the clients that train. It is empty if all
+        clients train.
         """
         labels = np.tile(self.data.train.y, (self.worlds, 1)) if not self._strides[1] else self._y.numpy().copy()
         labels = labels.reshape(self.worlds, -1)
@@ -575,9 +576,9 @@ def hash_array(array: Array, exact: bool = True) -> str:
 
 
 def sum_up(array: Array) -> str:
-    """Returns the shape of an array and two sums of squares with four digits, as text.
+    """Returns as text the shape of an array, the sum of its squares, and a sum that depends on the order of its values.
 
-    Rounding errors hardly change these digits.
+    The sums have four digits, which rounding errors hardly change.
 
     Example:
         >>> sum_up(np.array([3.0, 4.0]))

@@ -260,8 +260,8 @@ class Split(NamedTuple):
     """The n samples of one part of a data set, such as the training part or the test part.
 
     Attributes:
-        x: The inputs: images `[n, C, H, W]` uint8, or features `[n, f]` float32, or tokens `[n, L]` of integers.
-        y: The labels `[n]` int64, or the targets `[n, q]` float32 in their original units.
+        x: The inputs: images `[n, C, H, W]` uint8, or f features `[n, f]` float32, or L tokens `[n, L]` of integers.
+        y: The labels `[n]` int64, or q targets for each sample, `[n, q]` float32 in their original units.
         group: The natural client of each sample, such as the writer of a text, `[n]` int64. None means that there are
             no natural clients.
 
@@ -318,7 +318,7 @@ class Dataset(NamedTuple):
         class_names: Names of the classes. For a regression, the tuple is empty.
         shift: Mean of the inputs in each fold, `[F, *s]` float32, or `[F, C, 1, 1]` for images.
         scale: Standard deviation of the inputs in each fold, in the same shape.
-        y_shift: Mean of the targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
+        y_shift: Mean of each of q targets in each fold, `[F, q]` float32. It is 0 if targets are not standardized.
         y_scale: Standard deviation of the targets in each fold, `[F, q]` float32. It is 1 if targets are not
             standardized.
         folds: For each fold, the indices in `train` of its training samples and of its test samples. The tuple is empty

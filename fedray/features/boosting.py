@@ -155,7 +155,7 @@ class BoostedTrees(nn.Module):
     Attributes:
         classes: Number of classes, C.
         committee: Whether the learners of a round have one vote together.
-        alpha: Weight of each round's vote, `[T]`. A round that added nothing has the weight 0.
+        alpha: Weight of the vote of each of T rounds, `[T]`. A round that added nothing has the weight 0.
         scale: Logarithm of the sum of all samples' weights in each round, before they are normalized, `[T]`.
         trees: The S learners of each round, as trees of n nodes, `[T, S, n, 3]`.
     """
@@ -237,12 +237,12 @@ def is_chance(error: float, classes: int) -> bool:
 
 
 def each_alone(learners: Tensor) -> Tensor:
-    """Turns the learners of P clients, `[P, F, n, 3]`, into candidates of one learner each, `[P F, 1, n, 3]`."""
+    """Turns F learners of each of P clients, `[P, F, n, 3]`, into candidates of one learner each, `[P F, 1, n, 3]`."""
     return learners.flatten(0, 1)[:, None]
 
 
 def as_committee(learners: Tensor) -> Tensor:
-    """Joins the learners of P clients, `[P, F, n, 3]`, into one committee, `[1, P F, n, 3]`."""
+    """Joins F learners of each of P clients, `[P, F, n, 3]`, into one committee, `[1, P F, n, 3]`."""
     return learners.flatten(0, 1)[None]
 
 
@@ -255,8 +255,8 @@ def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
     Args:
         worlds: Number of worlds, R.
         stats: The learners of each client.
-        candidates: A function that takes the learners of P clients, `[P, F, n, 3]`, and returns candidates, such as
-            `each_alone`.
+        candidates: A function that takes F learners of each of P clients, `[P, F, n, 3]`, and returns candidates, such
+            as `each_alone`.
     """
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
@@ -314,8 +314,8 @@ def join_errors(stats: Stats) -> Tensor:
     """Adds up the clients' sums of sample weights in each world, `[R, 1 + M]`.
 
     The first sum is over all samples. Each further sum is over the samples on which one of the M candidates is wrong.
-    The number in the name of a statistic is an exponent of two: the sums of its clients are divided by this power. Each
-    world's result is divided by the largest power that one of its clients has used.
+    The sums in a statistic are divided by a power of two, whose exponent is the number in the statistic's name. Each
+    world's result is divided by the largest power of two that one of its clients has used.
 
     Example:
         >>> world, one = torch.tensor([0]), torch.tensor([1])

@@ -93,9 +93,9 @@ class SeenRows(NamedTuple):
 
     Attributes:
         inputs: Inputs of the network, `[n, ...]`.
-        features: Inputs of the network's last layer, `[n, f]`.
+        features: The f inputs of the network's last layer, `[n, f]`.
         outputs: Raw outputs of the network, `[n, C]`.
-        targets: True classes `[n]`, or standardized targets `[n, q]`.
+        targets: True classes `[n]`, or q standardized targets for each sample, `[n, q]`.
     """
 
     inputs: Any
@@ -201,7 +201,7 @@ def count_gradients(net: Net, kind: str) -> int:
 
 
 def _find_vectors(net: Net, out: Tensor, y: Tensor, kind: str) -> Tensor:
-    """Returns vectors whose outer products add up to the Fisher matrix of one sample's outputs, `[j, outputs]`.
+    """Returns j vectors whose outer products add up to the Fisher matrix of one sample's outputs, `[j, outputs]`.
 
     `out` are the outputs, and `y` is the target.
     """

@@ -125,7 +125,7 @@ class Responsibilities:
         self._known: dict[tuple[int, int], _EStep] = {}
 
     def of_places(self, plan: Plan, place: Tensor) -> Tensor:
-        """Returns the responsibility of each lane's model for each sample of the lane's batches, `[S, W, B]`.
+        """Returns the responsibility of each lane's model for each sample of the lane's S batches, `[S, W, B]`.
 
         `place` holds the indices of these samples among all samples of the lane's client, `[S, W, B]`.
         """

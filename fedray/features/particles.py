@@ -16,7 +16,7 @@ Example:
     tensor([-0.1221,  0.1221])
 
 Source: Liu, Wang, *Stein Variational Gradient Descent*, NeurIPS 2016 (the direction); Kassab, Simeone, *Federated
-Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*, IEEE TSP 2022 (both targets).
+Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent*, IEEE TSP 2022 (the target densities).
 """
 
 import math
@@ -44,8 +44,8 @@ class Particles(Piece):
     """Trains the K models of a client together, as particles of one distribution (DSVGD).
 
     A client also keeps K particles of its own, which represent the client's factor of the distribution. These own
-    particles start at the initial models. After each training they move, so that the factor contains what the
-    training has changed. The functions below take tensors of one client, `[K, p]` each.
+    particles start at the initial models. After each training they move, so that the factor contains what the training
+    has changed. The functions below take tensors of one client, `[K, p]` each, for p parameters.
 
     Attributes:
         models: Number of models, K.
@@ -240,7 +240,7 @@ def divide_by_root(decay: float) -> Transform:
 def _square_distances(one: Tensor, other: Tensor) -> Tensor:
     """Returns `|v - w|^2` of all pairs, `[n, m]`.
 
-    v are the rows of `one`, and w are the rows of `other`.
+    v are the n rows of `one`, and w are the m rows of `other`.
     """
     v, w = one - other[:1], other - other[:1]
     return (v.square().sum(1)[:, None] + w.square().sum(1) - 2.0 * v @ w.T).clamp(min=0.0)

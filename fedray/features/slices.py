@@ -256,8 +256,8 @@ def _slice_part(part: nn.Module, width: float, channels: int, *, is_last: bool) 
 def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
     """Returns an engine that takes models of the whole network, and trains only a slice of each.
 
-    `engine` trains `net`, the network of the slice. `columns` are the positions of the slice's parameters in the whole
-    model, `[s]`.
+    `engine` trains `net`, the network of the slice. `columns` are the positions of the slice's s parameters in the
+    whole model, `[s]`.
     """
 
     def train(_whole: Net, block: Block) -> Trained:
@@ -272,7 +272,7 @@ def for_slice(engine: Engine, net: Net, columns: Tensor) -> Engine:
 def cut_block(block: Block, columns: Tensor) -> Block:
     """Returns a block (clients that train together) in which each model is cut to its slice.
 
-    `columns` are the positions of the slice's parameters in a whole model, `[s]`.
+    `columns` are the positions of the slice's s parameters in a whole model, `[s]`.
     """
 
     def cut(rows: Tensor | None) -> Tensor | None:
@@ -307,7 +307,7 @@ class Slices(Piece):
 
     Attributes:
         tier_nets: The network of each tier (class of devices). It may be the whole network.
-        places: A function that takes a round and a tier. It returns the positions of the slice's parameters in the
+        places: A function that takes a round and a tier. It returns the positions of the slice's s parameters in the
             whole model, `[s]`, in ascending order.
         share: Operations in each tier's network, `[T]`, as a fraction of the whole network's operations, in (0, 1].
         answers: Whether clients of the run predict with their tier's slice instead of the whole model. The slice must

@@ -94,7 +94,7 @@ class FeatureShards(WrappedShards):
 
 
 def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
-    """Returns the samples at which a job's mask is true, for each job. `masks` holds a mask `[n]` for each job."""
+    """Keeps only the samples of each job at which the job's mask is true. `masks` holds a mask `[n]` for each job."""
     kept = [rows[: len(mask)][torch.from_numpy(mask)] for rows, mask in zip(fetched.rows, masks, strict=True)]
     size = np.array([len(rows) for rows in kept], dtype=np.int64)
     rows = torch.zeros(len(kept), int(size.max(initial=0)), dtype=torch.int64)
@@ -463,7 +463,7 @@ class StackModule(nn.Module):
         self.meta = None if stack.meta is None else copy.deepcopy(stack.meta.module)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns logits `[B, C]`, or predicted targets `[B, T]`, of inputs `[B, *input]`."""
+        """Returns logits `[B, C]`, or T predicted targets `[B, T]`, of inputs `[B, *input]`."""
         if self.combine is not None:
             return self._join_clients(x, self.combine)
         answers = [[model(x) for model in models] for models in self._models()]

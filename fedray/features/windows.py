@@ -42,7 +42,7 @@ class Windows(Piece):
     have a user's loss, but no transformation or correction of the gradient.
 
     Attributes:
-        combine: A function that takes the parameters at the start, `[p]` float64, and the means of the windows, `[l,
+        combine: A function that takes the p parameters at the start, `[p]` float64, and the means of the windows, `[l,
             p]` float64. It returns the change that the client sends, `[p]`.
         number: Number of windows, l. If fewer than l steps are left for windows, each of these steps is a window.
         mixing: Fraction of the steps of a local training that come before the first window, in [0, 1).
@@ -138,9 +138,9 @@ class _Sampled(NamedTuple):
 
     Attributes:
         rows: The models, `[W, d]`.
-        counters: Integer buffers of the models, `[W, c]`.
-        velocity: Change of the parameters in the last step of SGD with momentum, `[W, p]`. Without momentum, the shape
-            is `[W, 0]`.
+        counters: The c integer buffers of each model, `[W, c]`.
+        velocity: Change of the p parameters in the last step of SGD with momentum, `[W, p]`. Without momentum, the
+            shape is `[W, 0]`.
         loss: Sum of the steps' losses, `[W]`.
     """
 

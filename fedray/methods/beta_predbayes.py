@@ -247,7 +247,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
 
 
 def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of the learning rate, which fix the steps after which a client stores its network."""
+    """Returns the cycles of local training. They decide after which steps a client stores its network as a sample."""
     return kit.one_shot.Cycles(
         options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
     )

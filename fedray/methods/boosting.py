@@ -57,9 +57,9 @@ Deviations:
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
-       The traffic includes all messages of a round. The network's latency is added once in each direction that
-       has bytes. If a client
-       drops out, its learner still counts as sent to all other clients.
+       The traffic includes all messages of a round. The network's latency is added once for all bytes that a client
+       sends, and once for all bytes that it receives. If a client drops out, its learner still counts as sent to all
+       other clients.
     6. Each client draws its own random numbers in each round. The authors' learners share one seed.
 
 Example:
@@ -234,6 +234,6 @@ def _ensemble(setting: kit.Setting) -> kit.Ensemble:
 def _learner(
     setting: kit.Setting, size: kit.Ensemble, *, draw: Literal["rows", "weights", "bootstrap"]
 ) -> kit.FitTrees:
-    """Returns the learner that a client fits, which is a decision tree."""
+    """Returns the work of a client, which fits a decision tree (the learner) in each round of boosting or bagging."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
     return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)

@@ -225,5 +225,5 @@ def _heads(layout: kit.Layout) -> list[int]:
 
 
 def _find(layout: kit.Layout, *layers: str) -> Any:
-    """Returns the ascending indexes `[s]` of some layers' parameters in a row of the state."""
+    """Returns the indexes of the s parameters of some layers in a row of the state, `[s]`, in ascending order."""
     return kit.torch.from_numpy(kit.numpy.flatnonzero(layout.mask(layers)))

@@ -50,9 +50,10 @@ Formulas of dsvgd:
     \phi^2$ (`decay`). $g$ starts anew with $g = \phi^2$ in each training and in each move of the client's own
     particles.
 
-    In the first round $q = t_i p_0$, and the training is plain SVGD. If each point is near only one particle of each
-    density, the densities act as a constant force. This force $\nabla \log q - \nabla \log (t_i p_0)$ is the difference
-    between the received and the own particle, divided by $\lambda^2$. With $K = 1$ the densities have no other effect.
+    In the first round $q = t_i p_0$, and the training is plain SVGD. At a point that is near only one particle of $q$
+    and one particle of $t_i p_0$, the two densities act as a constant force. This force $\nabla \log q - \nabla \log
+    (t_i p_0)$ is the difference between the received and the own particle, divided by $\lambda^2$. With $K = 1$ the
+    densities have no other effect.
 
 Deviations:
     1. Densities of particles are compared by their logarithms. The authors' code adds 1e-10 to each density. Densities

@@ -141,7 +141,7 @@ def fedag(setting: kit.Setting) -> kit.Method:
 def answer_with_sample(
     state: kit.State, models: int, clients: int, name: str = "sample", *, of_mean: bool = False
 ) -> kit.Answer:
-    """Returns the models that predict, which are sampled models of each of the K Gaussians (eqs. 4-5).
+    """Returns the models that predict: the sampled models of all K Gaussians together (eqs. 4-5).
 
     Args:
         state: The server's state. For each of its M rows it holds S sampled models, `[M, S, d]`, and their weights in

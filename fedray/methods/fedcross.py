@@ -98,7 +98,7 @@ def cross_mean(rows: kit.Rows, weighting: kit.Weighting, alpha: float, partner: 
 
 
 def choose_partners(models: kit.torch.Tensor, partner: str, t: int) -> kit.torch.Tensor:
-    """Returns the index of each model's partner in round t, `[K]`, for K models `[K, p]`.
+    """Returns the index of each model's partner in round t, `[K]`, for K models of p parameters, `[K, p]`.
 
     A single model is its own partner.
 

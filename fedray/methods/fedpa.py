@@ -12,7 +12,8 @@ Formulas of fedpa:
     In the first `burn_in` rounds FedPA is FedAvg. Later, the first steps of a client's training (the fraction `mixing`)
     are not used. The other steps $s$ are cut into $\ell$ windows (`samples`) of equal length, $W_1, \dots, W_\ell$. The
     mean $x_t$ of SGD's iterates $v_s$ in window $t$ is a sample of the client's posterior. The samples have the mean
-    $\bar x$. Their covariance is mixed with the identity matrix. The key `rho` ($\rho$) sets the weights of both:
+    $\bar x$. Their covariance is mixed with the identity matrix. The key `rho` ($\rho$) sets the weights of covariance
+    and identity:
 
     $$
     x_t = \frac{1}{|W_t|} \sum_{s \in W_t} v_s, \qquad \bar x = \frac1\ell \sum_t x_t, \qquad

@@ -2,7 +2,7 @@ r"""q-FFL by q-FedAvg: clients with a large loss have more influence, so that cl
 
 Source: Li, Sanjabi, Beirami, Smith, *Fair Resource Allocation in Federated Learning*, ICLR 2020, Alg. 2. The objective
 is `sum F_i^(q + 1) / (q + 1)`. With q = 0 this is the objective of FedAvg with equal weights. With a large q only the
-largest loss of a client matters.
+client with the largest loss matters.
 
 Formulas of qffl:
     Participant $i$ reports its loss $F_i$ at the broadcast model $w$, and trains $w$ to $u_i$. Let $L = 1 / \eta$

@@ -62,7 +62,7 @@ class Setting:
         seeds: The seed of each world. A world is one combination of a seed and a fold.
         participation: Rule that draws the clients that take part in a round.
         local: Settings of a client's training.
-        outputs: A function that takes models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
+        outputs: A function that takes S models `[S, d]` and network inputs `[n, ...]`, and returns raw outputs `[S, n,
             C]` in evaluation mode. It can be differentiated. The server may call it (`Server.step`, `Method.answer`).
         server_rows: A function that takes a world, and returns network inputs `[n, ...]` and targets of the server's
             samples. No client holds these samples. The option `server_data` sets which share of all samples the server
@@ -87,7 +87,7 @@ class Setting:
             that the method decides.
         hold_out: Whether clients withhold samples for validation.
         participants: The largest number of clients that take part in a round.
-        features: A function that takes network inputs and returns the features in which the network is linear, `[n,
+        features: A function that takes network inputs and returns the p features in which the network is linear, `[n,
             p]`. None means that the network is not linear in any features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
             student `[d]`. `distil` is None if the server holds no inputs.

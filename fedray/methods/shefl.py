@@ -13,9 +13,9 @@ Formulas of shefl:
     \text{ for each of its } K \text{ models}.
     $$
 
-    $\rho$ is `compress.ratio`, and $r$ is `compress.resource_ratio`. Without the latter, $r = K$ and $q_H = q_L$. At
-    most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$. The server averages the changes of
-    each tier, and then the tiers' means:
+    $\rho$ is `compress.ratio`, and $r$ is `compress.resource_ratio`. Without `compress.resource_ratio`, $r = K$ and
+    $q_H = q_L$. At most $d$ entries are sent. $C_k$ are the tiers that sent an upload of model $k$. The server averages
+    the changes of each tier, and then the tiers' means:
 
     $$
     w_k \leftarrow w_k + \frac{1}{|C_k|} \sum_{c \in C_k} \sum_{i \in S_k \cap c} \frac{\tilde\Delta_i}{|S_k \cap c|}.
@@ -28,8 +28,8 @@ Deviations:
        of them trained the model.
     2. The server applies the tiers' weights after compression. The order does not matter, because scaling commutes with
        top-k.
-    3. The paper says "10 local iterations". Here a local training has 10 *epochs*. Both are compared in
-       `docs/results/shefl.md`.
+    3. The paper says "10 local iterations". Here a local training has 10 *epochs*. Iterations and epochs are compared
+       in `docs/results/shefl.md`.
     4. There may be any number of tiers.
     5. `mu` > 0 adds FedProx's proximal term. `alpha` > 0 adds FedDyn's corrections (a private vector `[d]` for each
        client and model) and the step of FedDyn's server.

@@ -121,7 +121,7 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
 def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
     """Converts one model `[d]` to a torch state dict, for `module.load_state_dict` or `torch.save`.
 
-    The tensors are copies. `counters` are the integer buffers of the model, `[c]` int64. None means zeros.
+    The tensors are copies. `counters` are the c integer buffers of the model, `[c]` int64. None means zeros.
 
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
@@ -162,7 +162,7 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def last_layer_inputs(module: nn.Module, x: Tensor) -> Tensor:
-    """Converts inputs x of a linear model, `[n, ...]`, to inputs of its last layer, `[n, p]`."""
+    """Converts inputs x of a linear model, `[n, ...]`, to the p inputs of its last layer, `[n, p]`."""
     for part in list(module)[:-1] if isinstance(module, nn.Sequential) else []:
         x = part(x)
     return x.flatten(1)
@@ -365,7 +365,7 @@ class FlatWeights(NamedTuple):
 
 
 def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, FlatWeights]:
-    """Removes the trainable parameters from a network. Returns them as a vector `[p]`, with their names and shapes.
+    """Removes the p trainable parameters from a network. Returns them as a vector `[p]`, with their names and shapes.
 
     The network keeps its buffers and frozen parameters. `name` is the network's name in messages.
 
@@ -438,7 +438,7 @@ class MeanField(nn.Module):
 
 
 def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
-    """Makes the parameters of a Gaussian with the means `mean`, `[p]`, and all standard deviations `softplus(rho)`."""
+    """Makes the parameters of a Gaussian with p means, `mean` `[p]`, and all standard deviations `softplus(rho)`."""
     return nn.ParameterDict({"mean": mean.clone(), "rho": torch.full_like(mean, rho)})
 
 

@@ -111,7 +111,7 @@ class RBF(nn.Module):
     """Computes radial features `phi_j(x) = exp(-|x - c_j|^2 / (2 width^2))`, `[B, J]`, of inputs `[B, p]`.
 
     Attributes:
-        centers: The centers c_j, `[J, p]`. They are constants of the network and are not trained.
+        centers: The J centers c_j, `[J, p]`. They are constants of the network and are not trained.
         width: Width of the features in units of the inputs, above 0.
     """
 
@@ -278,7 +278,7 @@ class NextCharacter(nn.Module):
         self.head = nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Returns logits `[B, outputs]` of tokens `[B, L]` int64."""
+        """Returns logits `[B, outputs]` of texts with L tokens each, `[B, L]` int64."""
         states, _ = self.lstm(self.embedding(tokens))  # [B, L, hidden]
         logits: Tensor = self.head(states[:, -1])
         return logits

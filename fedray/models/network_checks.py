@@ -68,7 +68,7 @@ def check_outputs(net: Net, out: Any, rows: int, when: str = "", *, heads: bool 
     """Checks that a network's outputs are a tensor of real numbers with the shape `[n, C]` for n = `rows` inputs.
 
     `when` is part of error messages. It says when the network was called, such as " in training". If `heads` is true,
-    outputs of several output layers, `[n, H, C]`, are accepted, too.
+    outputs of H output layers, `[n, H, C]`, are accepted, too.
 
     Raises:
         BadInput: The outputs are not a tensor, or have the wrong shape or type.
@@ -209,11 +209,11 @@ _FEW, _ALL = 3, 8  # number of samples that are computed alone, and size of the 
 def find_mixing(net: Net, example: Tensor, *, training: bool) -> str | None:
     """Returns why the outputs for a sample may depend on the other samples of its batch. None means that they do not.
 
-    The outputs for three samples are computed twice: alone, and in a batch with further samples. If `training` is True,
-    their gradients are compared, too. The comparison is made with the initial parameters, and again with parameters
-    near them. The initial parameters alone would not suffice: a gate that is closed at first would hide the layers
-    after this gate. In training mode, the module computes in double precision if it can. `example` is one network
-    input, whose values do not matter.
+    The outputs for three samples are computed in a batch of these samples only, and in a batch with further samples. If
+    `training` is True, gradients of these outputs are compared, too. The comparison is made with the initial
+    parameters, and again with parameters near them. The initial parameters alone would not suffice: a gate that is
+    closed at first would hide the layers after this gate. In training mode, the module computes in double precision if
+    it can. `example` is one network input, whose values do not matter.
 
     Example:
         >>> from fedray.models.net import net_of

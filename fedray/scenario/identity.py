@@ -130,9 +130,10 @@ def is_free(key: str) -> bool:
 
 
 def _value_of_before(key: str) -> Any:
-    """Returns the value with which a newer key gives the behavior of older versions, which lack this key.
+    """Returns the value of a key for scenarios of older versions of fedray, which lack this key.
 
-    Returns the placeholder `UNSET` for a key that older versions have, too.
+    With this value, fedray behaves as the older versions did. The result is the placeholder `UNSET` for a key that
+    older versions have, too.
     """
     return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
 

@@ -260,8 +260,8 @@ def _number(tree: Mapping[str, Any], method: object) -> int | None:
 def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the defaults of a method, with tiers that fit the user's tiers.
 
-    If the user names a tier that is no default tier, the default tiers that the user does not name are dropped. If the
-    user gives a share or a number for any tier, all default shares and numbers are dropped.
+    If the user adds a tier with a new name, all default tiers that the user does not name are dropped. If the user
+    gives a share or a number for any tier, all default shares and numbers are dropped.
     """
     tiers = _part(defaults, "clients", "tiers")
     if not tiers or not given:
@@ -656,7 +656,9 @@ def _plain(value: Any) -> Any:
 
 
 def find_acting_keys(scenario: Scenario, given: Mapping[str, Any]) -> Tree:
-    """Returns the keys that a user has set, and those in which a scenario differs from them. Leaves out idle keys.
+    """Returns the keys that a user has set, and all other keys of a scenario whose values do not follow from them.
+
+    The values are those of the scenario. Keys without an effect are left out.
 
     Args:
         scenario: A resolved scenario. Its table is ignored.

@@ -129,8 +129,8 @@ class ParticipationKeys:
         dropout: The probability that a participant drops out of a round and sends nothing.
         partial: The share of a round's participants that may train less, as the stragglers of FedProx. Each such client
             trains for a random number of its epochs, or of its `local.steps`, between 1 and all.
-        deadline: The virtual seconds of a round after which the server does not wait for further clients. In the
-            modes without rounds, an upload is lost if it arrives later than this after the client began its turn.
+        deadline: The virtual seconds of a round after which the server does not wait for further clients. In the modes
+            without rounds, the time counts from the beginning of a client's turn, and later uploads are lost.
         mode: The times at which the server makes a step. With `sync` the server makes a step at the end of each round.
             With `semi` it makes a step every `tick` virtual seconds, with the uploads that have arrived. With
             `buffered` it makes a step when a model has `goal` uploads (FedBuff), and with `async` when any upload

@@ -57,13 +57,14 @@ class BatchSource(NamedTuple):
 
     Attributes:
         x: Raw inputs, `[n, *sample]` float32, float64 or uint8.
-        y: Classes `[m]` int64, or raw targets `[m, q]` float32 or float64.
+        y: Classes of m samples, `[m]` int64, or q raw targets of each, `[m, q]` float32 or float64.
         index: Index of each sample in x, `[S, W, B]` int64.
         first: For each lane, the index of a sample in y minus its index in x, `[W]` int64. None means 0.
         world: World of each lane, `[W]` int64. It selects the statistics below.
         shift: Mean of the inputs in each world, `[R, *sample]` float32. None means that inputs are not standardized.
         scale: Standard deviation of the inputs in each world, with the shape of `shift`.
-        y_shift: Mean of the targets in each world, `[R, q]` float32. None means that targets are not standardized.
+        y_shift: Mean of each of the q targets in each world, `[R, q]` float32. None means that targets are not
+            standardized.
         y_scale: Standard deviation of the targets in each world, with the shape of `y_shift`.
     """
 
@@ -81,13 +82,13 @@ class BatchSource(NamedTuple):
 class Block(NamedTuple):
     """W lanes that are trained together.
 
-    A lane is one client that trains one model. The lane with the most steps comes first.
+    A lane is one client that trains one model. The lane with the most steps, S, comes first.
 
     Attributes:
         start: The model that each lane starts from, `[W, d]`.
-        counters: Integer buffers of each lane's model, `[W, c]`.
-        read: A function that takes two indices of steps, lo and hi. It returns the inputs and the targets of the steps
-            from lo to hi (exclusive), `[s, W, B, ...]` each.
+        counters: The c integer buffers of each lane's model, `[W, c]`.
+        read: A function that takes two indices of steps, lo and hi. It returns the inputs and the targets of the s
+            steps from lo to hi (exclusive), `[s, W, B, ...]` each.
         weight: Weight of each sample in the loss of the batch, `[S, W, B]`: 1 / batch size, or 0 for padding.
         steps: Number of optimizer steps of each lane, `[W]`, in descending order.
         local: The settings of local training.
@@ -99,7 +100,7 @@ class Block(NamedTuple):
         wants_change: Whether compiled engines return `final - start` instead of `final`.
         reading: The values that a user's or method's code in local training may use. None means that the round is 0,
             and that clients received `start`.
-        couple: A function that takes the gradients and the parameters of the lanes, `[W, p]` each. It returns new
+        couple: A function that takes the gradients and the p parameters of each lane, `[W, p]` each. It returns new
             gradients, `[W, p]`. None means that the lanes are independent.
         drops: The rules that replace dropout layers. The dropout masks are computed from `keys`. Without rules, the
             network's module computes its dropout itself.
@@ -146,7 +147,7 @@ class Trained(NamedTuple):
     Attributes:
         final: The trained models, `[W, d]`. If `wants_change` of the block is true, a compiled engine returns trained
             models minus start models.
-        counters: Integer buffers of each trained model, `[W, c]`.
+        counters: The c integer buffers of each trained model, `[W, c]`.
         loss: Loss of each lane, `[W]`: the mean loss of a batch, summed over all steps.
     """
 
@@ -349,8 +350,8 @@ def train_lanes(
             number `lanes`. It makes this step in the first `lanes` lanes, and returns their losses, `[lanes]`.
         write: A function that takes an array of models `[W, d]`, two indices a and b, and the number of lanes. It
             writes the trained models of lanes a to b (exclusive) into rows a to b, and changes no other row.
-        prepare: A function that takes the inputs of some steps, `[s, W, B, ...]`, and the number of lanes. It returns
-            the inputs for `take_step`, `[s, ...]`.
+        prepare: A function that takes the inputs of s steps, `[s, W, B, ...]`, and the number of lanes. It returns the
+            inputs for `take_step`, `[s, ...]`.
     """
     final = torch.empty_like(block.start)
     loss = torch.zeros(len(final), dtype=final.dtype, device=final.device)

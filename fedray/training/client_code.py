@@ -123,7 +123,7 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
 
 
 def read_features(net: Net, watched: Watched) -> Tensor:
-    """Returns the features (inputs of the last layer) of the newest forward pass, `[B, f]`, and empties `watched`.
+    """Returns the f features (inputs of the last layer) of the newest forward pass, `[B, f]`, and empties `watched`.
 
     Raises:
         BadInput: The last layer was not called.
@@ -232,8 +232,8 @@ _NOISE = -1  # makes the random keys of noise differ from the keys of permutatio
 def make_advance(code: LaneCode, gradients: Gradients, over: Over, anchor: Tensor, offset: Tensor | None) -> Advance:
     """Returns a function that makes one step of all W lanes. A lane is one client that trains.
 
-    The function takes the parameters `[W, p]`, the batches and the index of the step. It changes the parameters in
-    place, and returns the losses `[W]`.
+    The function takes the p parameters of each lane, `[W, p]`, the batches and the index of the step. It changes the
+    parameters in place, and returns the losses `[W]`.
 
     Args:
         code: The network and the settings.

@@ -82,9 +82,9 @@ def count_least_steps(rows: int, inputs: int, outputs: int) -> int:
     """Returns the least number of steps for which a client with a single batch should be trained as a *still* lane.
 
     A still lane computes its steps from products of its samples (`lane.h`). It is worthwhile if it takes at most half
-    of the operations of an ordinary lane. The result is 0 if it is never worthwhile. The client has `rows` samples.
-    Only multiply-adds of the first layer are counted. S steps of an ordinary lane take `2 S rows inputs outputs`. S
-    steps of a still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
+    of the operations of an ordinary lane. The result is 0 if a still lane is never worthwhile. The client has `rows`
+    samples. Only multiply-adds of the first layer are counted. S steps of an ordinary lane take `2 S rows inputs
+    outputs`. S steps of a still lane take `2 rows inputs outputs + rows^2 inputs + S rows^2 outputs`.
 
     Example:
         >>> count_least_steps(rows=104, inputs=784, outputs=200), count_least_steps(rows=800, inputs=784, outputs=200)

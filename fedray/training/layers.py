@@ -377,7 +377,7 @@ _OUTSIDE: list[bool] = []  # one entry per open context: whether oneDNN was on b
 
 @contextmanager
 def invariant_convolutions(device: torch.device) -> Iterator[None]:
-    """Returns a context in which each group of a convolution gives the same bits, however many groups there are.
+    """Returns a context in which the bits that a group of a convolution computes do not depend on the number of groups.
 
     On a GPU the context has no effect.
 
@@ -537,7 +537,7 @@ def _kernel(view: Tensor) -> Tensor:
 def _flat(z: Tensor, lanes: int) -> Tensor:
     """Reshapes outputs of convolutions, `[B, W * C, H, V]`, to inputs of linear layers, `[W, B, C * H * V]`.
 
-    W is `lanes`.
+    W is `lanes`. H and V are the height and width of the outputs.
     """
     b, _, h, v = z.shape
     return z.view(b, lanes, -1, h, v).transpose(0, 1).reshape(lanes, b, -1)
@@ -546,8 +546,8 @@ def _flat(z: Tensor, lanes: int) -> Tensor:
 def _fold(x: Tensor) -> Tensor:
     """Reshapes images `[s, W, B, C, H, V]` to `[s, B, W * C, H, V]`, with channels last in memory.
 
-    There are s steps, W lanes, and B images in a batch. If there is only one channel, the strides are set as if there
-    were several.
+    There are s steps, W lanes, and B images of H x V pixels in a batch. If there is only one channel, the strides are
+    set as if there were several.
     """
     s, w, b, c, h, v = x.shape
     n = w * c
@@ -558,7 +558,8 @@ def _fold(x: Tensor) -> Tensor:
 def conv_features(cut: SplitNet, kernels: list[Tensor], x: Tensor, lanes: int) -> Tensor:
     """Returns the outputs of the convolutions of W = `lanes` models, `[B, W * C', H', V']`.
 
-    `kernels` are weights and biases of the convolutions, `[W, ...]` each, and `x` are images, `[B, W * C, H, V]`.
+    `kernels` are weights and biases of the convolutions, `[W, ...]` each. `x` are images of height H and width V, `[B,
+    W * C, H, V]`.
     """
     rest = iter(kernels)
     for part in cut.features:

@@ -241,8 +241,9 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
 def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _RecordedLane:
     """Returns the tensors of a client's model, with a `RecordedStep` that changes them.
 
-    If the kept step was recorded with the same network and settings, it is used again, and its tensors (model,
-    counters, anchor and offset) get the values of `fresh`. Otherwise it is dropped, and `fresh` gets a new step.
+    `_KEPT` holds the last recorded step. If this step was recorded with the same network and settings, it is used
+    again, and its tensors (model, counters, anchor and offset) get the values of `fresh`. Otherwise it is dropped, and
+    `fresh` gets a new step.
     """
     batch, start = block.weight.shape[2], block.start
     alike = (block.local, block.lr, batch, last, block.offset is None, start.dtype, start.device)

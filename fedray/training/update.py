@@ -36,7 +36,7 @@ RowKey = tuple[int, int, int]  # (world, client, model)
 
 
 class Private:
-    """The private vectors of the clients of one worker (process). They never leave the worker.
+    """The private vectors of the clients of one worker (process). The vectors never leave the worker.
 
     A row is the vector of one client for one model of one world (seed and fold). A row that was never written is 0.
     """
@@ -183,7 +183,7 @@ class BlockBatches(NamedTuple):
     Attributes:
         read: A function that takes two indices of steps, lo and hi. It returns the inputs and targets of the steps from
             lo to hi (exclusive).
-        weight: Weight of each sample in the loss of the batch, `[S, W, B]`.
+        weight: Weight of each sample in the loss of its batch, for S steps, `[S, W, B]`.
         source: The data from which a compiled kernel reads the batches. None means that the batches come from `read`.
     """
 
@@ -255,15 +255,15 @@ class Update(NamedTuple):
         engine: The engine that trains the jobs. An addition of a method (`Piece`) may replace it.
         broadcast: The model that each lane received, `[W, d]`.
         start: The model that each lane starts from, `[W, d]`.
-        counters: Integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model, and
-            afterwards to the trained model.
+        counters: The c integer buffers of each lane's model, `[W, c]`. Before training they belong to the start model,
+            and afterwards to the trained model.
         memo: A cache that all blocks of a round share.
         own: Private vectors that clients will store after training, by name, `[W, d]` each.
         offset: The vector that is added to each lane's gradients, `[W, d]`. None means that nothing is added.
-        couple: A function that takes the gradients and the parameters of the lanes, `[W, p]` each. It returns new
+        couple: A function that takes the gradients and the p parameters of each lane, `[W, p]` each. It returns new
             gradients, `[W, p]`. None means that the lanes are independent.
-        weigh: A function that takes the lanes' plan and the index of each sample in the client's data, `[S, W, B]`. It
-            returns a multiplier for each sample's weight, `[S, W, B]`. None means the multiplier 1.
+        weigh: A function that takes the lanes' plan and the index of each sample of S steps in the client's data, `[S,
+            W, B]`. It returns a multiplier for each sample's weight, `[S, W, B]`. None means the multiplier 1.
         gives_change: Whether the engine can return trained models minus start models, instead of the trained models.
         block: The block that was trained. It is None before training.
         final: The trained models, `[W, d]`. It is None before training, or if no addition (`Piece`) needs the models.

@@ -39,7 +39,7 @@ class InstructionSet(NamedTuple):
     """A set of a processor's vector instructions. Each kernel (C function) is built once for each set.
 
     Attributes:
-        name: Name of the set. It is the ending of the names of functions that are built for the set.
+        name: Name of the set. The names of the functions that are built for the set end with this name.
         bytes: Length of a vector register in bytes.
         cpu: Name that zig gives to processors with this set.
         flags: Flags for compilers other than zig.

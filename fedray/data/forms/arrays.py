@@ -317,7 +317,7 @@ class Labels(NamedTuple):
     """The labels or targets of the training part and of the test part.
 
     Attributes:
-        train: Classes `[n]` int64, or targets `[n, q]` float32, of the training samples.
+        train: Classes `[n]` int64, or q targets for each sample, `[n, q]` float32, of the training samples.
         test: Classes or targets of the test samples, in the same form. None means that there are no test samples.
         names: Names of the classes. For a regression, the tuple is empty.
         remarks: Sentences that tell the user about the conversion.
@@ -333,7 +333,8 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     """Converts labels of any type to classes 0 to C - 1, or to targets.
 
     Args:
-        train: Labels of the training samples, `[n]` or `[n, q]`, of any type. No label may be missing.
+        train: Labels of the training samples, `[n]`, or q labels for each sample, `[n, q]`, of any type. No label may
+            be missing.
         test: Labels of the test samples, in the same form. None means that there are no test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
         names: Names of the C classes. If there are names, integer labels must be 0 to C - 1, or 1 to C.

@@ -154,7 +154,7 @@ class RawRows(NamedTuple):
 
     Attributes:
         x: The inputs, `[n, ...]`. Missing numbers are NaN.
-        y: The labels or targets, of any type, `[n]` or `[n, q]`.
+        y: The labels or targets, of any type, `[n]`, or q for each sample, `[n, q]`.
         group: The natural client of each sample, `[n]` int64. None means that there are no natural clients.
         columns: Further columns by name, `[n]` each.
         names: Names of the classes. The sequence is empty if the names are not known.
