@@ -105,7 +105,7 @@ def sharpness(variance: ArrayLike) -> float:
 def sharpness_geometric(variance: ArrayLike) -> float:
     """Returns the geometric mean of the standard deviations, in the target's unit. It is at most `sharpness`.
 
-    If all targets together count as one vector, the result equals the determinant sharpness (`sharpness`). The mean
+    If all targets together count as one vector, the result is the determinant sharpness of this vector. The mean
     negative log-likelihood is `log(2 pi) / 2 + log(sharpness_geometric)`, plus half the mean of the squared
     standardized errors.
 
