@@ -198,7 +198,8 @@ def run_disturbed(scenario: dict[str, Any], faults: list[str], folder: Path, see
         spent = time.monotonic() - began
         began = time.monotonic()
         driver = fedray("run", file, "--address", cluster.address, "--out", out)
-        for kind, at in zip(faults, sorted(dice.randrange(scenario["rounds"] - 1) for _ in faults), strict=True):
+        last = max(1, scenario["rounds"] * 3 // 4)  # a fault takes seconds, in which the run goes on
+        for kind, at in zip(faults, sorted(dice.randrange(last) for _ in faults), strict=True):
             wait_until(partial(has_reached, driver, out, at), out, f"round {at}")
             time.sleep(dice.uniform(0.0, 1.0))
             if driver.poll() is None and inject_fault(kind, cluster, driver, dice):

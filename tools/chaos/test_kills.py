@@ -6,12 +6,16 @@ Ten faults a scenario at least; `python tools/chaos/disturb.py` does it to any s
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from disturb import run_disturbed, shuffle_faults
 
+import fedray
+
+LEAST_SECONDS = 60.0  # of an undisturbed run inline: 14 faults take some two minutes
 BASE: dict[str, Any] = {
     "rounds": 20,
     "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
@@ -61,11 +65,24 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+def lengthen(scenario: dict[str, Any]) -> dict[str, Any]:
+    """Returns a scenario with so many local epochs that a run takes at least `LEAST_SECONDS` on this machine."""
+    few, seconds = {**scenario, "rounds": max(2, scenario["rounds"] // 10), "checkpoint": {}}, [0.0, 0.0]
+    for i in range(2):  # the first run reads the data
+        began = time.monotonic()
+        fedray.run(few, runtime="inline", report=False)
+        seconds[i] = time.monotonic() - began
+    factor = max(1.0, LEAST_SECONDS / (seconds[1] * scenario["rounds"] / few["rounds"]))
+    local = scenario["local"]
+    return {**scenario, "local": {**local, "epochs": round(local["epochs"] * factor)}}
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", METHODS)
 def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
     seed = sorted(METHODS).index(name)
-    outcome = run_disturbed({**BASE, **METHODS[name]}, shuffle_faults(14, seed), tmp_path, seed)
+    scenario = lengthen({**BASE, **METHODS[name]})
+    outcome = run_disturbed(scenario, shuffle_faults(14, seed), tmp_path, seed)
     print(outcome.row(name), outcome.rounds)
     assert outcome.same
     assert sum(outcome.kills.values()) >= 10, "the run ended before its faults"
