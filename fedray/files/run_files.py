@@ -433,7 +433,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     },
     "partition": {
         **_WORLD,
-        "row": Column("whole", "", "index of the sample among the training samples of the data set, from 0"),
+        "row": Column("whole", "", "index of the sample among the training samples that `data.limit` left, from 0"),
         "client": _CLIENT,
         "split": Column(
             "text",
