@@ -31,6 +31,7 @@ from fedray.bench.rows import list_tree
 KINDS = ("client", "node", "raylet", "agent", "coordinator", "driver", "slow", "oom")
 HEALTH = {"health_check_period_ms": 500, "health_check_timeout_ms": 20_000, "health_check_failure_threshold": 4}
 MOST_HUNGRY = 30.0  # seconds for an actor to come to a node without memory and to be killed
+MOST_ABSENT = 30.0  # seconds for actors to be made again
 SLOW = 3.0  # seconds that a slow node stands still
 STARVED = {"RAY_memory_usage_threshold": "0.0", "RAY_memory_monitor_refresh_ms": "250"}  # no memory is ever enough
 PATIENCE = 600.0  # seconds without a new round: the run hangs
@@ -133,9 +134,11 @@ def inject_fault(kind: str, cluster: Any, driver: subprocess.Popen[str], dice: r
         time.sleep(dice.uniform(0.0, 3.0))
         add_node(cluster)
         return True
-    found = actor_pids("Coordinator" if kind == "coordinator" else "Client")
-    if not found:
-        return False
+    name, deadline = "Coordinator" if kind == "coordinator" else "Client", time.monotonic() + MOST_ABSENT
+    while not (found := actor_pids(name)):  # after the fault before, actors are made again
+        if driver.poll() is not None or time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
     victim = dice.choice(found)
     os.kill(victim, signal.SIGSTOP if kind == "slow" else signal.SIGKILL)
     if kind == "slow":
