@@ -15,7 +15,7 @@ from disturb import run_disturbed, shuffle_faults
 
 import fedray
 
-LEAST_SECONDS = 60.0  # of an undisturbed run inline: 14 faults take some two minutes
+LEAST_SECONDS = 120.0  # of an undisturbed run inline: 14 faults take some two minutes
 BASE: dict[str, Any] = {
     "rounds": 20,
     "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
