@@ -21,8 +21,7 @@ from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, Int
 from fedray.evaluation.regression import SQUARED_ERROR, Members, predict_means, read_members
 from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
 from fedray.metrics import classification
-from fedray.models.net import per_sample
-from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces, mean_scores
+from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces, mean_losses_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The results of a runtime for one evaluation.
@@ -584,7 +583,8 @@ def draw_uniform(study: Study, world: int, x: Tensor) -> FloatArray:
     A number depends only on the input and the seed. So a sample has the same number in every round. The number also
     does not depend on the other samples of `x`.
     """
-    digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in x.cpu().numpy())
+    bytes_of = (row.astype("<f4").tobytes() for row in x.cpu().numpy())  # equal for all types in which a row is given
+    digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in bytes_of)
     return rng.uniform(rng.keys(int(study.seeds[world]), "conformal", np.frombuffer(digests, "<i8")), 1)[..., 0]
 
 
@@ -733,8 +733,8 @@ def compute_own_values(
 def measure_own_residual(host: Host, own: Tensor, counters: Tensor, world: int, client: int) -> float | None:
     """Returns the variance of the residuals of a client's own models on its training samples, averaged over the models.
 
-    The variance is for the standardized target. It is None if the loss is not the squared error, and for a client
-    without samples.
+    The variance is for the standardized target. It is None if no prediction uses it, if the loss is not the squared
+    error, and for a client without samples.
 
     Args:
         host: The process with the data of the client.
@@ -743,15 +743,12 @@ def measure_own_residual(host: Host, own: Tensor, counters: Tensor, world: int, 
         world: Index of the world (a seed and a fold).
         client: The id of the client.
     """
-    objective = host.study.net.objective
-    if objective not in SQUARED_ERROR or not host.study.shards.sizes(np.array([world]), np.array([client]))[0]:
+    study, place = host.study, np.array([client])
+    is_used = len(own) == 1 or study.evaluation.noise == "residual"
+    objective = study.net.objective
+    if not is_used or objective not in SQUARED_ERROR or not study.shards.sizes(np.array([world]), place)[0]:
         return None
-
-    def loss(x: Tensor, targets: Tensor) -> Tensor:
-        outputs = host.forward(own, counters, world, x)
-        return per_sample(objective, outputs, targets.expand(len(own), *targets.shape)).double()
-
-    return SQUARED_ERROR[objective] * float(mean_scores(host, world, np.array([client]), loss, len(own)).mean())
+    return SQUARED_ERROR[objective] * float(mean_losses_of(host, own, counters, world, place).mean())
 
 
 def ask_own(runtime: Runtime, state: State, inquiry: ClientRequest) -> Own:

@@ -256,12 +256,12 @@ class Predictor:
             draw = partial(draw_uniform, study, world, inputs)
             return replace(found, sets=~(score_labels(found.probabilities, draw, rule) > threshold))
         mean, variance = (each.reshape(len(each), -1)[:, 0] for each in (found.mean, found.variance))
-        scale, variance_of_noise = study.target_scale(world) ** 2, residual.get(world)
+        scale, spread = study.target_scale(world) ** 2, residual.get(world)
         if client is not None and study.method.phase.is_personal:
             state = answer.state
-            variance_of_noise = measure_own_residual(self.worker, state.models, state.counters, world, client)
+            spread = measure_own_residual(self.worker, state.models, state.counters, world, client)
         alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
-        noise = find_noise(study, world, answer, alone=alone, residual=variance_of_noise)
+        noise = find_noise(study, world, answer, alone=alone, residual=spread)
         half = threshold * np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
 

@@ -761,17 +761,22 @@ def compute_outputs(host: Host, state: State, world: int, x: Tensor, *, models: 
 
 
 def mean_losses(host: Host, state: State, world: int, client: IntArray, *, models: int) -> Tensor:
-    """Computes the mean loss of each model on each client's training samples (l_i(w_k) in Fed-ensemble's equation 4).
+    """Computes the mean loss of each model of a world on each client's training samples, `[K, c]`.
 
-    Returns:
-        The losses, `[K, c]`. A client without samples has 0.
+    This is l_i(w_k) in Fed-ensemble's equation 4. A client without samples has 0.
     """
+    rows = slice(world * models, (world + 1) * models)
+    return mean_losses_of(host, state.models[rows], state.counters[rows], world, client)
+
+
+def mean_losses_of(host: Host, models: Tensor, counters: Tensor, world: int, client: IntArray) -> Tensor:
+    """Computes the mean loss of the given models `[K, d]` on each client's training samples, `[K, c]`."""
 
     def loss(x: Tensor, targets: Tensor) -> Tensor:
-        outputs = compute_outputs(host, state, world, x, models=models)
+        outputs = host.forward(models, counters, world, x)
         return per_sample(host.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
 
-    return mean_scores(host, world, client, loss, models)
+    return mean_scores(host, world, client, loss, len(models))
 
 
 def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: int) -> Tensor:

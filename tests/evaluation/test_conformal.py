@@ -63,7 +63,7 @@ def test_the_sets_of_a_prediction_are_those_that_were_scored(run: fedray.Run) ->
     assert mine is not None
     assert (mine[own.rows, y[own.rows]] * own.weight).sum() == scores.loc[(1, 2), "conformal_coverage"]
     assert (mine[own.rows].sum(axis=1) * own.weight).sum() == scores.loc[(1, 2), "conformal_size"]
-    alone = [run.predict(x[i : i + 1], client=2, replicate=1).sets for i in range(9)]
+    alone = [run.predict(x[i : i + 1].astype(np.float64), client=2, replicate=1).sets for i in range(9)]
     assert np.array_equal(np.stack(alone)[:, 0], mine[:9])  # type: ignore[arg-type]  # the random part is the row's
 
 
