@@ -45,10 +45,11 @@ class Ending:
 
     Attributes:
         hooks: Functions that stop what the process has started. They are called in reverse order, and must be quick.
+        is_over: Whether a signal is ending this process.
     """
 
     def __init__(self) -> None:
-        self._advice, self._needs = AGAIN, Path("/")
+        self._advice, self._needs, self.is_over = AGAIN, Path("/"), False
         self.hooks: list[Callable[[], object]] = []
 
     def advise(self, advice: str, needs: Path = Path("/")) -> None:
@@ -145,6 +146,7 @@ def end_process(number: int, ending: Ending) -> None:
     Prints one line that names the signal and says how to continue. Calls the hooks of `ending`. The exit status is 128
     plus the number of the signal.
     """
+    ending.is_over = True
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())

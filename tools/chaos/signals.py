@@ -44,7 +44,8 @@ GONE_SECONDS = 90.0  # for the processes of a Ray whose driver was killed: its a
 MOST_LATE = 5  # signals one after the other that come after the end of their command
 FRESH = 5  # every so many commands inline start a Python of their own; the others are forked, to be many
 LINE = re.compile(r"fedray: ended by SIG(TERM|INT); (.+)")
-ENDED_BY_RAY = "GCS may have been killed"  # Ray ends a process whose head dies while `ray.init` connects to it
+# Ray ends a process whose head or raylet dies while `ray.init` connects to it.
+ENDED_BY_RAY = ("GCS may have been killed", "from raylet because it is dead")
 ADVICE = re.compile(r"`(fedray (?:resume|tune|report) [^`]*)`")
 
 
@@ -182,7 +183,7 @@ def is_dead(folder: Path) -> bool:
 
 def is_ended_by_ray(said: Said) -> bool:
     """Returns whether Ray's own code ended a command, which no line of Python can prevent."""
-    return said.status == 1 and any(ENDED_BY_RAY in line for line in said.lines)
+    return said.status == 1 and any(text in line for text in ENDED_BY_RAY for line in said.lines)
 
 
 def find_folders(place: Path) -> set[Path]:

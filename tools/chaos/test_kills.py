@@ -16,6 +16,7 @@ from disturb import run_disturbed, shuffle_faults
 import fedray
 
 LEAST_SECONDS = 120.0  # of an undisturbed run inline: 14 faults take some two minutes
+MOST_EPOCHS = 12_000  # with more, the drawn batches of a job would fill the memory
 BASE: dict[str, Any] = {
     "rounds": 20,
     "data": {"name": "digits", "partition": {"name": "dirichlet", "alpha": 1.0}},
@@ -66,7 +67,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def lengthen(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Returns a scenario with so many local epochs that a run takes at least `LEAST_SECONDS` on this machine."""
+    """Returns a scenario with so many epochs, or else rounds, that a run takes `LEAST_SECONDS` on this machine."""
     few, seconds = {**scenario, "rounds": max(2, scenario["rounds"] // 10), "checkpoint": {}}, [0.0, 0.0]
     for i in range(2):  # the first run reads the data
         began = time.monotonic()
@@ -74,7 +75,9 @@ def lengthen(scenario: dict[str, Any]) -> dict[str, Any]:
         seconds[i] = time.monotonic() - began
     factor = max(1.0, LEAST_SECONDS / (seconds[1] * scenario["rounds"] / few["rounds"]))
     local = scenario["local"]
-    return {**scenario, "local": {**local, "epochs": round(local["epochs"] * factor)}}
+    epochs = min(MOST_EPOCHS, round(local["epochs"] * factor))
+    rounds = max(scenario["rounds"], round(scenario["rounds"] * local["epochs"] * factor / epochs))
+    return {**scenario, "rounds": rounds, "local": {**local, "epochs": epochs}}
 
 
 @pytest.mark.timeout(3600)

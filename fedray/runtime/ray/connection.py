@@ -321,6 +321,8 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                     )
                 break
             except (Exception, SystemExit) as error:  # Ray raises errors of many kinds
+                if current_ending().is_over:
+                    threading.Event().wait()  # the process ends, and must not start what it is stopping
                 _stop(folder)
                 if tries == MOST_TRIES:
                     why = " ".join(str(error).split())[:200] or type(error).__name__

@@ -82,7 +82,8 @@ class RayRuntime:
 
     Attributes:
         study: The objects of the run.
-        has_private: Whether clients keep data (private vectors) between rounds.
+        has_private: Whether actors hold data that clients keep between rounds (private vectors). It is False until
+            `restore` has sent these data.
         clients: The client actors.
     """
 
@@ -90,7 +91,7 @@ class RayRuntime:
         self, scenario: Scenario, own: UserObjects, study: Study, run: str, *, seats: cluster.Reservation | None = None
     ) -> None:
         self.study = study
-        self.has_private = bool(study.method.phase.own)
+        self.has_private = False
         self.clients = ClientActors(scenario, own, study, self._check_private, run=run, given=seats)
         self.clients.start()
 
@@ -100,7 +101,7 @@ class RayRuntime:
         return self.clients.actors
 
     def _check_private(self) -> None:
-        """Raises `Lost` if clients keep data between rounds, because an actor that died has lost such data."""
+        """Raises `Lost` if actors hold data of clients, because an actor that died has lost such data."""
         if self.has_private:
             raise Lost("private client state was lost with an actor")
 
@@ -144,19 +145,16 @@ class RayRuntime:
 
         `names` are the names of the vectors to return. None means all vectors.
         """
-        if not self.has_private:
+        if not self.study.method.phase.own:
             return {}
         parts = self.clients.call_each([(a, actor.private, (names,)) for a, actor in enumerate(self.actors)])
         return merge_private([to_tensors(part) for part in parts])
 
     def restore(self, private: dict[str, torch.Tensor]) -> None:
         """Replaces the private vectors of all clients with the vectors of a checkpoint."""
-        if not self.has_private:
-            return
-        self.has_private = False  # an actor that dies now has nothing to lose and is called again
-        try:
+        if self.study.method.phase.own:
+            self.has_private = False  # an actor that dies now has nothing to lose and is called again
             self._send_private(private)
-        finally:
             self.has_private = True
 
     @retry
