@@ -56,7 +56,7 @@ SCORES = {
     "residual_sd": Score(TARGET, NEITHER, "residual sd", "root of the mean variance of training residuals"),
     "bias2": Score(SQUARED, LOWER, "bias2", "squared bias of the replicates' mean prediction"),
     "variance": Score(SQUARED, LOWER, "variance", "variance of the prediction over the replicates"),
-    "noise": Score(SQUARED, NEITHER, "noise", "noise of a toy's test targets"),
+    "noise": Score(SQUARED, NEITHER, "noise", "variance of the noise in a toy's targets"),
     "accuracy_average": Score(SHARE, HIGHER, "plain average's accuracy", "accuracy of a stack's plain average"),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
     "rmse_average": Score(TARGET, LOWER, "plain average's RMSE", "RMSE of the plain average of a stack's sub models"),
