@@ -179,7 +179,8 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
 
     A tier is a group of clients. If rounds have few participants, a small tier may be left out of every round.
     """
-    if scenario.participation.mode != "sync" or method_spec_of(scenario.method.name).walks:
+    keys = scenario.participation
+    if keys.mode != "sync" or keys.selection.name == "round_robin" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
     tiers = zip(study.clients.tiers, places, strict=True)

@@ -48,11 +48,8 @@ def participants_per_tier(scenario: Scenario, clients: Clients) -> list[int]:
         [2, 2]
     """
     keys = scenario.participation
-    if keys.per_round is not None:
-        return schedule.share_out(clients, keys.per_round)
-    if keys.fraction is not None:
-        return schedule.share_out(clients, max(1, round(keys.fraction * clients.number)))
-    return schedule.share_out(clients, clients.number)
+    number = keys.per_round or max(1, round((keys.fraction or 1.0) * clients.number))
+    return schedule.share_out(clients, number)
 
 
 def invited_per_tier(scenario: Scenario, clients: Clients) -> list[int]:

@@ -142,14 +142,16 @@ def share_of_server(scenario: Scenario, own: UserObjects | None = None) -> float
     return float(share)
 
 
-def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Learn | None:
+def make_learner(scenario: Scenario, net: Net, shards: Shards, own: UserObjects, fuse: Fuser | None) -> Learn | None:
     """Returns the function that trains a model at the server, or None if the method has no options for distillation.
+
+    `fuse` is the result of `make_fuser`.
 
     Raises:
         BadInput: The server has no inputs, or the network does not accept these inputs.
     """
     options = scenario.method.options
-    if fuse := make_fuser(scenario, shards, seeds, own):
+    if fuse is not None:
         return lambda world, start, teachers, key: fuse(world, [distillation.Student(net, start, teachers)], key)[0]
     if "distil_epochs" not in _list_specified(scenario, own):
         return None
@@ -166,7 +168,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, seeds: Sequence[i
     return learn
 
 
-def count_distillation(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
+def count_student_steps(scenario: Scenario, shards: Shards, seed: int, teachers: float) -> ServerWork:
     """Returns how many steps train a student at the server at most, and how many samples these steps use.
 
     A prediction for one sample counts as a third of a sample.

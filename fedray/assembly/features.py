@@ -501,21 +501,14 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
     )
 
 
-def count_buffered(scenario: Scenario, clients: Clients) -> int:
-    """Returns the largest number of uploads that one server step uses."""
-    rule = make_async_rule(scenario, clients)
-    assert rule is not None
-    return {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
-
-
-def add_groups(scenario: Scenario, setting: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
+def add_groups(rule: AsyncRule, setting: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:
     """Returns the method for asynchronous training.
 
     One call of its function `Server.reduce` computes the sums of several server steps. The uploads of one model in one
     server step are a group. `Server.reduce` treats each group as a world with one model.
 
     Args:
-        scenario: A scenario with asynchronous training.
+        rule: The rule of asynchronous training.
         setting: The setting of the method.
         method: The method for synchronous training.
         compose: A function that composes the method from a setting.
@@ -523,8 +516,6 @@ def add_groups(scenario: Scenario, setting: Setting, method: Method, compose: Ca
     Raises:
         BadInput: The method cannot be trained asynchronously.
     """
-    rule = make_async_rule(scenario, setting.clients)
-    assert rule is not None
     mode, phase = f"participation.mode = {rule.mode}", method.phase
     of_rounds = [name for name in IN_ROUNDS if getattr(phase, name)]
     of_rounds += [type(one).__name__ for one in phase.pieces if one.reads_models or isinstance(one, Correction)]

@@ -53,10 +53,9 @@ def make_setting(
     declared = declared_options("method", scenario.method.name) or {}
     unset = {key: None for key, default in declared.items() if default is None}  # scenarios leave these options out
     is_least_squares = is_linear(net.module) and net.objective in ("half_mse", "mse") and net.outputs == 1
-    server_rows, own_schedule = (
-        distillation.make_server_rows(scenario, shards, own),
-        find_own("schedule", scenario, own),
-    )
+    server_rows = distillation.make_server_rows(scenario, shards, own)
+    own_schedule, rule = find_own("schedule", scenario, own), features.make_async_rule(scenario, clients)
+    fuse = distillation.make_fuser(scenario, shards, seeds, own)
     return Setting(
         models=scenario.method.models,
         layout=net.layout,
@@ -79,14 +78,14 @@ def make_setting(
         compress=lambda layout: make_compression(scenario, layout, devices),
         participants=(
             sum(invited_per_tier(scenario, clients))
-            if scenario.participation.mode == "sync"
-            else features.count_buffered(scenario, clients)
+            if rule is None
+            else {"buffered": rule.goal, "async": 1, "semi": rule.concurrency}[rule.mode]
         ),
         # a linear model that is fitted to one target by least squares has closed forms
         features=partial(last_layer_inputs, net.module) if is_least_squares else None,
-        distil=distillation.make_learner(scenario, net, shards, seeds, own),
-        fuse=distillation.make_fuser(scenario, shards, seeds, own),
-        distil_work=partial(distillation.count_distillation, scenario, shards, seeds[0]),
+        distil=distillation.make_learner(scenario, net, shards, own, fuse),
+        fuse=fuse,
+        distil_work=partial(distillation.count_student_steps, scenario, shards, seeds[0]),
         walk=(own.walk or features.make_walk(scenario, clients.number, seeds))
         if scenario.schedule.kind == "walk"
         else None,
@@ -138,7 +137,7 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
     defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
     setting, users = unset_defaults(scenario, setting, defaults), name_own_method(scenario, own)
     method = _compose(scenario, own, replace(setting, own_method=users))
-    if scenario.method.models > 1 == method.phase.models:
+    if method.phase.models == 1 and scenario.method.models > 1:
         default = ", or register it with models=1" if own.method is None else ""
         remedy = f"set method.models = 1{default}" if users else "leave it out"
         raise BadInput(
@@ -153,8 +152,8 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
     method = features.add_tuning(scenario, setting, method)
     if users:
         refuse_unread_code(setting.local, method)
-    if scenario.participation.mode != "sync":
-        return features.add_groups(scenario, setting, method, partial(_compose, scenario, own))
+    if (rule := features.make_async_rule(scenario, setting.clients)) is not None:
+        return features.add_groups(rule, setting, method, partial(_compose, scenario, own))
     if scenario.schedule.kind == "adaptive" and setting.stack is None:  # a stack keeps the losses itself
         method = remember_losses(method, len(setting.seeds), setting.clients.number)
     return method if setting.stack is not None else keep_losses(scenario, own, method, len(setting.seeds), shards)

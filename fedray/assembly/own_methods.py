@@ -4,7 +4,8 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -353,22 +354,6 @@ _NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply")
 _OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
-class _Method(NamedTuple):
-    """The facts about a method that its checks need.
-
-    Attributes:
-        where: Name of the method in messages.
-        worlds: Number of worlds, R.
-        clients: Number of clients, N.
-        layers: Names of the network's layers.
-    """
-
-    where: str
-    worlds: int
-    clients: int
-    layers: tuple[str, ...]
-
-
 def guard_method(
     method: Any, where: str, *, worlds: int, clients: Clients, layers: tuple[str, ...], stack: Stack | None = None
 ) -> Method:
@@ -395,14 +380,14 @@ def guard_method(
     if not isinstance(method, Method) or not all(isinstance(one, Phase) for one in method.parts):
         raise BadInput(f"{where} returned {name_type(method)}: return a fedray.methods.Method")
     check_fields(where, method)
-    about = _Method(where, worlds, clients.number, layers)
+    guard = partial(_guard_phase, where=where, worlds=worlds, clients=clients.number, layers=layers)
     fitted: Method = fit_parts(method, stack, where)
     if method.one_model_per_client and method.phase.models != clients.number:
         raise BadInput(
             f"{where}: one_model_per_client, but it trains {method.phase.models} models for {clients.number} "
             f"clients: set method.models = {clients.number}"
         )
-    phase, parts = _guard_phase(fitted.phase, about), tuple(_guard_phase(part, about) for part in fitted.parts)
+    phase, parts = guard(fitted.phase), tuple(guard(part) for part in fitted.parts)
     own = phase.is_personal or phase.weighs or fitted.one_model_per_client
     each = clients.number if fitted.one_model_per_client else 0
     checks = method_checks(worlds, phase.models, len(clients.tiers), own=own, each=each)
@@ -477,9 +462,9 @@ def _add_checks(thing: Any, where: str, checks: Mapping[str, Returns], path: str
     return found
 
 
-def _guard_phase(phase: Phase, about: _Method) -> Phase:
+def _guard_phase(phase: Phase, where: str, worlds: int, clients: int, layers: tuple[str, ...]) -> Phase:
     """Adds a check to each function of a phase, of its server, of its compression and of its pieces."""
-    where, server, compress = about.where, phase.server, phase.compress
+    server, compress = phase.server, phase.compress
     check_fields(where, phase)
     _check_local(where, phase.local)
     serves: dict[str, Returns] = {
@@ -496,8 +481,8 @@ def _guard_phase(phase: Phase, about: _Method) -> Phase:
     served = _add_checks(server, where, serves, "server.")
     served["reduce"] = check_additive(where, served["reduce"])
     held: dict[str, Any] = {
-        **_add_checks(phase, where, phase_checks(about.worlds, about.clients, phase.models)),
-        "pieces": tuple(_guard_piece(piece, phase, about) for piece in phase.pieces),
+        **_add_checks(phase, where, phase_checks(worlds, clients, phase.models)),
+        "pieces": tuple(_guard_piece(piece, phase, where, layers) for piece in phase.pieces),
         # a user's own function expects tensors in main memory
         "server": server._replace(**served, on_device=False),
         "compress": compress._replace(**_add_checks(compress, where, sends, "compress."), on_device=False),
@@ -532,9 +517,9 @@ def check_additive(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[
     return call
 
 
-def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
+def _guard_piece(piece: Piece, phase: Phase, where: str, layers: tuple[str, ...]) -> Piece:
     """Checks the fields of a piece (work that is added to training), and adds checks to its functions."""
-    where, kind = about.where, type(piece).__name__
+    kind = type(piece).__name__
     if not isinstance(piece, Piece):
         raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
     if is_dataclass(piece):
@@ -543,8 +528,8 @@ def _guard_piece(piece: Piece, phase: Phase, about: _Method) -> Piece:
         _check_local(where, local)
         if (local.loss, local.gradient, local.step) != (phase.local.loss, phase.local.gradient, phase.local.step):
             raise BadInput(f"{where}: {kind} has a loss or transformations that local has not: give both the same")
-    if unknown := [layer for layer in piece.stays if layer not in about.layers]:
-        known = ", ".join(about.layers)
+    if unknown := [layer for layer in piece.stays if layer not in layers]:
+        known = ", ".join(layers)
         raise BadInput(
             f"{where}: {kind} has the layer {unknown[0]!r}, which the network lacks: choose among its layers, {known}"
         )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly.registry import UserObjects, declare_options, find_function, makes_transform, name_thing
+from fedray.assembly.registry import UserObjects, find_function, makes_transform, name_thing
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
@@ -230,8 +230,8 @@ def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: D
             continue
         name = name_thing(thing) if thing is not None else str(named)
         code = thing if thing is not None else names.find_thing(kind, name)
-        known = declare_options(kind, code) if thing is not None else names.declared_options(kind, name) or {}
-        options = {key: value for key, value in keys.options.items() if key in known}
+        known = names.declared_options(kind, name) if thing is None else None  # passed code has no options
+        options = {key: value for key, value in keys.options.items() if key in (known or {})}
         if kind == "loss":
             changes["loss"] = read_loss(code, name, options)
         else:

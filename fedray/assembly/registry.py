@@ -3,8 +3,7 @@
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
 from fedray.metrics.scorers import second_argument
-from fedray.models.nets import register_model
+from fedray.models.nets import BUILDERS
 from fedray.own_code import user_code
 from fedray.scenario import names
 from fedray.scenario.names import KINDS, Kind, as_list
@@ -107,7 +106,7 @@ def register(
     text = f"your own, of {origin.file}" + (f"; options: {', '.join(options)}" if options else "")
     names.allow_name(kind, name, text, options=options, origin=origin, thing=thing)
     if kind == "model":
-        register_model(name, thing)
+        BUILDERS[name] = thing
     elif kind == "data":
         store.register_data(name, thing)
 
@@ -227,7 +226,9 @@ def functions_of(thing: Any) -> list[Any]:
     """Returns the functions of a user's object."""
     if isinstance(thing, LocalLoss):
         return [thing.function]
-    return [thing.init, thing.update] if isinstance(thing, Transform) else [thing]
+    if isinstance(thing, Transform):
+        return [thing.init, thing.update, *([] if thing.at is None else [thing.at])]
+    return [thing]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -543,18 +544,6 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     told = FedrayError(f"{', '.join(filter(None, mine))}: {user_code.describe_exception(error)}")
     told.__cause__ = error
     return told
-
-
-@contextmanager
-def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
-    """Replaces an exception in the `with` block with the error that `explain_own_objects` returns."""
-    try:
-        yield
-    except Exception as error:
-        told = explain_own_objects(error, scenario, own)
-        if told is None or told is error:
-            raise
-        raise told from error
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:

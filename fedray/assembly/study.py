@@ -52,28 +52,15 @@ def make_ensemble(
     """Returns the size of a scenario's boosted ensemble, and the network that computes its predictions.
 
     Raises:
-        BadInput: The data or the user's objects do not fit the method, or this machine cannot hold the ensembles.
-    """
-    size = size_ensemble(scenario, data, own, clients)
-    numbers = size.rounds * (2 + size.seats * size.tree_numbers)
-    what = f"{worlds:,} ensembles of {numbers:,} numbers"
-    bytes_ = float(models.MODEL * worlds) * numbers
-    models.check_memory([Need(what, "rounds x method.learner x replicates", bytes_)])
-    return size, boosted_net(size)
-
-
-def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients) -> Ensemble:
-    """Returns the size of a scenario's boosted ensemble.
-
-    Raises:
-        BadInput: The data have real targets or are text, or the user passes a network, loss, optimizer or augmentation.
+        BadInput: The data have real targets or are text, the user passes a network, loss, optimizer or augmentation, or
+            this machine cannot hold the ensembles.
 
     Example:
         >>> from fedray.core.types import Tier
         >>> from fedray.data.store import load_data
         >>> from fedray.scenario.loader import read_scenario
         >>> scenario = read_scenario({"method": {"name": "distboost_f"}, "rounds": 5})
-        >>> size_ensemble(scenario, load_data("digits"), registry.UserObjects(), Clients((Tier("client", 10),)))
+        >>> make_ensemble(scenario, load_data("digits"), registry.UserObjects(), Clients((Tier("client", 10),)), 1)[0]
         Ensemble(rounds=5, seats=10, leaves=10, classes=10, committee=True)
     """
     name, keys = scenario.method.name, scenario.method
@@ -85,13 +72,19 @@ def size_ensemble(scenario: Scenario, data: Dataset, own: registry.UserObjects, 
     if given := [key for key in ("model", "loss", "optimizer", "augment") if getattr(own, key)]:
         raise BadInput(f"{given[0]}: clients of {name} fit method.learner, and no network: leave yours out")
     fits = names.method_spec_of(name).fits
-    return Ensemble(
+    size = Ensemble(
         rounds=scenario.rounds,
         seats=1 if fits == "one" else sum(invited_per_tier(scenario, clients)),
         leaves=keys.options["learner"]["max_leaf_nodes"],
         classes=data.classes,
         committee=fits == "committee",
     )
+    numbers = size.rounds * (2 + size.seats * size.tree_numbers)
+    bytes_ = float(models.MODEL * worlds) * numbers
+    models.check_memory(
+        [Need(f"{worlds:,} ensembles of {numbers:,} numbers", "rounds x method.learner x replicates", bytes_)]
+    )
+    return size, boosted_net(size)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -109,10 +102,15 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
     registry.check_objects(scenario, own)
     models.check_memory(models.estimate_scenario(scenario))
-    with registry.explaining_own_objects(scenario, own):
+    try:
         study = assemble(scenario, own, find_partition(asked, own) if asked is not scenario else None)
         models.check_memory(models.estimate_study(scenario, study))
         try_own_code(study)
+    except Exception as error:
+        told = registry.explain_own_objects(error, scenario, own)
+        if told is None or told is error:
+            raise
+        raise told from error
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study

@@ -250,7 +250,7 @@ class GeneratedShards:
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the server's samples: the samples of further generated clients."""
-        number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server)
+        number = math.ceil(min(self.number, EVALUATED_CLIENTS) * self._server - 1e-9)  # 30 * 0.1 is above 3
         client = self.number + np.arange(number)
         worlds = np.full_like(client, world)
         drawn = self._draw(worlds, client, np.zeros_like(client), self._total(worlds, client))

@@ -89,8 +89,8 @@ def fair_mean(rows: kit.Rows, _weighting: kit.Weighting, q: float, lr: float, tr
         h = q * loss ** (q - 1) * delta[:, :trainable].square().sum(1, keepdim=True) / lr + loss**q
         change = kit.torch.cat([loss**q * delta[:, :trainable], h * delta[:, trainable:]], dim=1)
         return {
-            "change": kit.exact_sum(change, group, rows.number, one, limbs=2),
-            "h": kit.exact_sum(h, group, rows.number, one, limbs=2),
+            "change": kit.exact_sum(change, group, rows.number, one, limbs=4),  # F^q is tiny where q is large
+            "h": kit.exact_sum(h, group, rows.number, one, limbs=4),
             **kit.group_totals(uploads, group, one, rows.number),
         }
 

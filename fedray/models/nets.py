@@ -463,7 +463,7 @@ def _channels_and_stem(name: str, input_shape: tuple[int, ...]) -> tuple[int, bo
 # Networks by name.
 
 Builder = Callable[..., nn.Module]  # (input_shape, outputs, **options) -> a freshly initialized module
-_BUILDERS: dict[str, Builder] = {
+BUILDERS: dict[str, Builder] = {  # a user's registered networks are added
     "linear": linear,
     "mlp": mlp,
     "rbf": rbf,
@@ -477,27 +477,7 @@ _BUILDERS: dict[str, Builder] = {
     "shufflenet_v2": shufflenet_v2,
     "lstm": lstm,
 }
-MODEL_NAMES = tuple(_BUILDERS)  # names of built-in networks
-
-
-def register_model(name: str, builder: Builder) -> None:
-    """Registers a user's network under a name for scenarios.
-
-    The name must not belong to a built-in network. If the name was registered before, the new network replaces the old
-    one.
-
-    Args:
-        name: The value of `model.name` that selects the network.
-        builder: A function `builder(input_shape, outputs, **options)` that makes a new network with initial values.
-
-    Example:
-        >>> register_model("tiny", lambda input_shape, outputs: nn.Linear(input_shape[0], outputs))
-        >>> build_net("tiny", (4,), 3, "cross_entropy").layout.d
-        15
-    """
-    if name in MODEL_NAMES:
-        raise BadInput(f"model.name = {name} is taken: register your network under another name")
-    _BUILDERS[name] = builder
+MODEL_NAMES = tuple(BUILDERS)  # names of built-in networks
 
 
 def build_net(name: str, input_shape: tuple[int, ...], outputs: int, objective: Objective, **options: Any) -> Net:
@@ -524,10 +504,10 @@ def model_maker(name: str, input_shape: tuple[int, ...], outputs: int, **options
         BadInput: There is no network of this name, the network does not have one of the options, or a required option
             is missing.
     """
-    if name not in _BUILDERS:
-        known = suggest_nearest(name, _BUILDERS, f"choose one of {', '.join(_BUILDERS)}")
+    if name not in BUILDERS:
+        known = suggest_nearest(name, BUILDERS, f"choose one of {', '.join(BUILDERS)}")
         raise BadInput(f"model.name = {name} is not known: {known}")
-    builder = _BUILDERS[name]
+    builder = BUILDERS[name]
     try:
         inspect.signature(builder).bind(input_shape, outputs, **options)
     except TypeError as error:  # the network does not have an option, or a required option is missing

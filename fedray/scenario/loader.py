@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def check_scenario(scenario: Scenario) -> None:
             if unseen is None or names.method_spec_of(scenario.method.name).pooled
             else count_test_clients(unseen, number)
         )
-        check_number(scenario, max(1, number - out))
+        tier_table(scenario, max(1, number - out))
 
 
 def _check_architectures(networks: Sequence[Mapping[str, Any]], tiers: Collection[str]) -> None:
@@ -88,25 +89,20 @@ def pool_clients(scenario: Scenario) -> Scenario:
     )
 
 
-def check_number(scenario: Scenario, number: int) -> None:
-    """Checks the keys of a scenario that must fit the number of clients N.
+def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
+    """Returns each tier with its number of clients. The numbers add up to N.
 
-    With a natural partition N is known only when the data are loaded.
+    A scenario without tiers has the single tier `client`. With a natural partition N is known only when the data are
+    loaded.
+
+    Raises:
+        BadInput: The numbers of tiers, or of participants in a round, do not fit N.
     """
     per_round = scenario.participation.per_round
     if per_round is not None and per_round > number:
         raise BadInput(
             f"participation.per_round = {per_round}, but {number} clients train: lower it or raise clients.number"
         )
-    tier_counts(scenario.clients.tiers, number)
-
-
-def tier_table(scenario: Scenario, number: int) -> tuple[Tier, ...]:
-    """Returns each tier with its number of clients. The numbers add up to N.
-
-    A scenario without tiers has the single tier `client`.
-    """
-    check_number(scenario, number)
     tiers = scenario.clients.tiers or {"client": TierKeys()}
     counts = tier_counts(tiers, number)
     table = []
@@ -152,9 +148,6 @@ def tier_counts(tiers: Mapping[str, TierKeys], number: int) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Scenarios: strict YAML -> frozen dataclasses, and back.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The defaults of keys that a scenario leaves out. They come from the method, or follow from other keys.
 
 _SIZES = ("share", "number")
@@ -178,10 +171,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         merge_keys(named, {"method": {"name": method}}),
         _for_tiers(names.method_spec_of(method).defaults, _part(given, "clients", "tiers")),
     )
-    # a given fraction replaces the default `per_round` of the method
-    if _part(given, "participation").get("fraction") is not None and "participation" in out:
-        out["participation"] = {**out["participation"], "per_round": None}
-    out = merge_keys(out, given)
+    out = merge_keys(out, given)  # a given fraction replaces the method's default `per_round`
     data = _part(out, "data")  # the default partition: a file, natural clients of the data, or i.i.d. samples
     if data and isinstance(data.get("partition", {}), Mapping):
         natural = data_spec_of(data.get("name")).natural or data.get("group") is not None
@@ -189,7 +179,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         by_file = "file" in data.get("partition", {})
         partition = {"name": "file" if by_file else "natural" if natural else "iid", **data.get("partition", {})}
         out["data"] = {**data, "partition": partition}
-    if _part(out, "data").get("test_clients") is not None and _part(out, "data").get("name") == "table":
+    if data.get("test_clients") is not None and "test_fraction" in data_spec_of(data.get("name")).options:
         _fill(out, "data", "test_fraction", 0.0, unless=("test",))
     _fill(out, "local", "epochs", 10, unless=("steps",))
     _fill(out, "clients", "number", _number(out, method), unless=())
@@ -272,9 +262,6 @@ def _for_tiers(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping
         tiers = {name: {k: v for k, v in keys.items() if k not in _SIZES} for name, keys in tiers.items()}
     return {**defaults, "clients": {**defaults["clients"], "tiers": tiers}}
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Scenarios: strict YAML -> frozen dataclasses, and back.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sections that a user writes as one word or one number: `method: fedavg` becomes `method: {name: fedavg}`.
@@ -471,15 +458,13 @@ def _judge(file: Tree, changes: Tree, places: list[Place], own: Collection[str])
     `file` has the keys of the file, `changes` has the overrides, and `places` has the base and the cells. `own` has the
     sections among `data`, `model` and `method` for which the caller passes a Python object.
     """
-    before: list[Scenario | None] = []
 
+    @cache
     def alone() -> Scenario | None:
-        if not before:
-            try:
-                before.append(_scenario(merge_keys({}, _without_table(file))))
-            except BadInput:
-                before.append(None)
-        return before[0]
+        try:
+            return _scenario(merge_keys({}, _without_table(file)))
+        except BadInput:
+            return None
 
     whole = False
     if file.keys() >= ALWAYS_DUMPED:

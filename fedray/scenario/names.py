@@ -78,9 +78,6 @@ MODEL_SPECS: dict[str, NameSpec] = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The names that scenarios may use: fedray's own, and those that a user adds with `allow_name`.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The specifications of methods, both fedray's and those that users register.
 
 UNKNOWN = MethodSpec("your own", splits=True, slices=METHOD_SPECS["heterofl"].slices)
@@ -190,7 +187,9 @@ _ROWS = (
     Kind(
         "data", "data.name", DATA_SPECS, "data set",
         "root", "a function ({}) that makes a fedray.data.types.Dataset",
-        default="digits", alone=True, kept=("root", "fold", "hold_out", "partition"), part="data", listed="datasets",
+        default="digits", alone=True,
+        kept=("root", "fold", "hold_out", "test_clients", "standardize", "scale", "partition"),
+        part="data", listed="datasets",
     ),
     Kind(
         "partition", "data.partition.name", PARTITION_SPECS, "partition",

@@ -273,7 +273,7 @@ def find_changes(base: Mapping[str, Any], cell: Mapping[str, Any], path: KeyPath
     """
     out: Tree = {key: None for key in base if key not in cell}
     if is_renamed(base, cell, path):
-        out = {}
+        out = {key: None for key in out if key in NAMED[path].kept}
     for key, value in cell.items():
         if isinstance(value, Mapping) and isinstance(base.get(key), Mapping):
             changed = find_changes(base[key], value, (*path, key))
@@ -288,8 +288,8 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
     """Returns dotted keys as nested dicts.
 
     Example:
-        >>> expand({"local.lr": 0.1, "local": {"steps": 3}})
-        {'local': {'lr': 0.1, 'steps': 3}}
+        >>> expand({"local.lr": 0.1, "local.schedule.warmup": 5, "local": {"schedule": {"kind": "cosine"}}})
+        {'local': {'lr': 0.1, 'schedule': {'warmup': 5, 'kind': 'cosine'}}}
     """
     out: Tree = {}
     for key, value in overrides.items():
@@ -304,11 +304,19 @@ def expand(overrides: Mapping[str, Any]) -> Tree:
                     f"{dotted_key(parts[: i + 1])} is set as a whole and again as {dotted_key(parts)}: "
                     "use one of the two"
                 )
-        last, old = parts[-1], at.get(parts[-1])
-        if last in at and not (isinstance(old, dict) and isinstance(value, Mapping)):
-            raise BadInput(f"{dotted_key(parts)} is set twice: use one of the two")
-        at[last] = {**old, **value} if isinstance(old, dict) else dict(value) if isinstance(value, Mapping) else value
+        _put(at, parts, value)
     return out
+
+
+def _put(at: Tree, path: KeyPath, value: Any) -> None:
+    """Puts a value under the last part of its key. A mapping joins the keys that are there."""
+    if isinstance(value, Mapping) and isinstance(at.setdefault(path[-1], {}), dict):
+        for key, inner in value.items():
+            _put(at[path[-1]], (*path, key), inner)
+    elif path[-1] in at:
+        raise BadInput(f"{dotted_key(path)} is set twice: use one of the two")
+    else:
+        at[path[-1]] = value
 
 
 def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:

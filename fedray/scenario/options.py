@@ -178,7 +178,8 @@ def _alike(default: Any) -> opt.Check:
 
     @opt.means("number")
     def number(value: Any) -> Any:
-        return value if float(opt.real("(-inf, inf)")(value)).is_integer() else float(value)
+        found = float(opt.real("(-inf, inf)")(value))
+        return value if isinstance(value, int) else found
 
     if isinstance(default, bool):
         return opt.flag

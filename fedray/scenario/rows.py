@@ -30,8 +30,7 @@ from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 # it out`. A row with a `value` refuses a wrong value, no matter who set the key. The message is `KEY = VALUE, but WHY:
 # REMEDY`. Some keys need a certain value of another key, which is declared with the key (`Needs`). A single row covers
 # all of them.
-
-# ---------------------------------------------------------------------------------------------------------------------
+#
 # Facts about a scenario, from which the conditions of rows are computed.
 
 
@@ -358,6 +357,7 @@ ROWS = (
         "set local.momentum to 0.9", _one_of(True)),
     Row("local.last_batch", lambda c: c.scenario.local.batch_size == "full", "local.batch_size is full"),
     Row("local.lr", lambda c: c.scenario.local.lr_grid, "local.lr_grid takes its place"),
+    Row("local.lr_grid", lambda c: c.name == "qffl", "the server of {name} divides by local.lr", "give local.lr"),
     Row("local.lr_decay_every", lambda c: c.scenario.local.lr_decay == 1, "local.lr_decay is 1"),
     Row("vary", lambda c: c.scenario.replicates == 1, "replicates is 1"),
     Row("compress.kind", lambda c: not c.spec.sparse,
@@ -399,7 +399,7 @@ ROWS = (
         "participation.per_round is {s.participation.per_round}", _BOTH, _changed),
     Row("participation.partial", lambda c: {c.scenario.local.epochs, *(tier.epochs for tier in c.tiers)} <= {1, None}
         and c.scenario.local.steps is None, "clients train for one epoch"),
-    Row("participation.overcommit participation.selection.*", lambda c: c.is_full,
+    Row("participation.overcommit participation.selection.*", lambda c: c.is_full and c.has_rounds,
         "all clients take part in every round"),
     Row("participation.staleness_a", lambda c: c.has_rounds, "participation.mode is sync"),
     Row("evaluate.every", lambda c: c.scenario.evaluate.every_seconds is not None,

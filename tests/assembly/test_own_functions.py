@@ -132,6 +132,12 @@ def test_a_scenario_names_a_users_functions_with_their_options(mine: Path, tmp_p
     assert "augmented by noisy and flip" in run_command("check", named.path / "scenario.yaml", "--import", mine).out
     nadam = run_local({"optimizer": "nadam", "lr": 0.01})
     assert nadam.summary["metrics"]["accuracy"]["mean"] > 0.2
+    clipped = {"optimizer": "clipped", "norm": "1e-1"}  # an option of the optimizer alone
+    torch.testing.assert_close(models(run_local(clipped, loss=scaled)), models(run_local(clipped)))
+
+
+def scaled(outputs: Tensor, targets: Tensor, context: LossContext, *, norm: float = 1.0) -> Tensor:
+    return norm * context.objective(outputs, targets)
 
 
 def half(outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:

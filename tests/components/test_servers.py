@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import scenario
 from torch import Tensor
-from uploads import begin, send, step, take
+from uploads import begin, merge_stats, send, step, take
 
 import fedray
 from fedray.components import gaussians, one_shot, servers
 from fedray.components.servers import Rows
 from fedray.core.errors import FedrayError
 from fedray.core.method import Local, RateSchedule, Server
-from fedray.core.sums import merge_stats
 from fedray.core.types import State, Tier
 from fedray.features.slices import mean_of_slices
 from fedray.methods.fedexp import extrapolated_mean
@@ -150,6 +149,17 @@ def test_one_step_of_the_server_is_the_formula_of_fedexp() -> None:
     server = extrapolated_mean(Rows(1, 1), "examples", eps=eps, trainable=4)
     found = step(server, send(torch.from_numpy(delta).float(), size=size))[0].double()
     np.testing.assert_allclose(found, np.concatenate([eta * mean[:4], mean[4:]]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("q", "size"), [(0.5, 1.0), (10.0, 1e-3)], ids=str)
+def test_one_step_of_the_server_is_the_formula_of_qffl_also_where_all_losses_are_small(q: float, size: float) -> None:
+    """Whose powers are then far below the changes of the weights."""
+    delta, loss, lr = np.cos(np.arange(12.0)).reshape(4, 3) * 1e-3, size * np.array([1.0, 2.0, 1.5, 0.5]), 0.1
+    h = q * loss ** (q - 1) * (delta**2).sum(1) / lr + loss**q
+    found = step(
+        fair_mean(Rows(1, 1), "uniform", q, lr, 3), send(torch.from_numpy(delta).float(), losses=loss[:, None])
+    )
+    np.testing.assert_allclose(found[0].double(), (loss**q) @ delta / h.sum(), rtol=1e-5)
 
 
 P, TWO = 3, Rows(worlds=2, models=2)  # numbers of a network; models of a Gaussian have `4 P + 1`

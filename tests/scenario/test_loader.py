@@ -18,7 +18,7 @@ from fedray.core.options import REQUIRED, ReadOptions, gpu_share, real, whole
 from fedray.methods import METHOD_SPECS
 from fedray.scenario import names
 from fedray.scenario import nested as yaml_text
-from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, tier_table, to_plain
+from fedray.scenario.loader import dump_scenario, read_cells, read_scenario, tier_table, to_plain, with_defaults
 from fedray.scenario.names import MODEL_SPECS
 from fedray.scenario.nested import merge_keys, parse_yaml
 from fedray.scenario.options import SECTIONS
@@ -113,7 +113,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
         return {p.name: p.default for p in list(inspect.signature(function).parameters.values())[skip:]}
 
     for name, model in MODEL_SPECS.items():
-        taken = keywords(catalogue._BUILDERS[name], 2)
+        taken = keywords(catalogue.BUILDERS[name], 2)
         assert set(model.options) == set(taken), name
         for key, (default, *_) in model.options.items():
             assert (list(default) == list(taken[key])) if isinstance(default, list) else default == taken[key]
@@ -241,6 +241,13 @@ def test_a_section_whose_name_changes_starts_from_the_defaults_of_that_name(
     assert resolved.method.models == 5
     kept = read_scenario({"method": {"models": 7}}, {"method": {"name": "shefl"}})
     assert kept.method.models == 7  # of an ensemble where another ensemble takes its place
+    file = {"data": {"name": "mnist", "scale": "unit", "test_clients": 3, "partition": "iid"}}
+    kept = read_scenario(file, {"data": {"name": "fashion_mnist"}})
+    assert (kept.data.scale, kept.data.test_clients) == ("unit", 3)
+    cell = {"name": "a", "overrides": {"data": {"name": "fashion_mnist", "test_clients": None}}}
+    assert read_cells(read_scenario({**file, "table": [cell]}))[0].scenario.data.test_clients is None
+    for name in ("leaf", "hf", "folder"):  # all rows of other clients are trained on
+        assert with_defaults({"data": {"name": name, "path": "x", "test_clients": 3}})["data"]["test_fraction"] == 0
 
 
 @pytest.mark.parametrize(

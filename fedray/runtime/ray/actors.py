@@ -19,7 +19,7 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayTaskError
 
-from fedray.assembly.registry import UserObjects, explaining_own_objects
+from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import FedrayError, Lost
@@ -166,11 +166,10 @@ class ClientActor:
         """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
-        with explaining_own_objects(self.scenario, self.own):
-            device = environment.device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
-            if device == "cuda":
-                environment.limit_gpu_memory(self.gpus)
-            return make_worker(study, device, max(1, int(self.cpus)))
+        device = environment.device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
+        if device == "cuda":
+            environment.limit_gpu_memory(self.gpus)
+        return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Builds the worker that trains, and returns the id of the actor's process."""
@@ -183,8 +182,7 @@ class ClientActor:
 
     def facts(self) -> dict[str, Any]:
         """Describes this actor for the run's manifest."""
-        with explaining_own_objects(self.scenario, self.own):
-            return worker_facts(self.worker)
+        return worker_facts(self.worker)
 
     def train(self, request: TrainRequest, packed: ModelRows) -> TrainReply | None:
         """Trains a chunk of a round's jobs, and adds their uploads to the sums that this actor keeps.
@@ -200,7 +198,9 @@ class ClientActor:
         if request.jobs is not None:
             phase, state = self.worker.study.method.phase, unpack_state(packed)
             stats, rows = self.worker.train(request.t, request.jobs, state, phase)
-            self.sums = Unsent(request.exchange, request.kept + 1, sums.merge_stats([self.sums.stats or {}, stats]))
+            total = self.sums.stats or {}
+            sums.add_stats(total, stats)
+            self.sums = Unsent(request.exchange, request.kept + 1, total)
         if not request.sends:
             return TrainReply(None, rows)
         reply, self.sums = TrainReply(sums.thin(self.sums.stats or {}), rows), Unsent(request.exchange)
