@@ -16,11 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedray.core import rng
+from fedray.core.errors import FedrayError
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
 from fedray.evaluation.regression import SQUARED_ERROR, Members, predict_means, read_members
 from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
 from fedray.metrics import classification
+from fedray.own_code.user_code import describe_exception
 from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join_pieces, mean_losses_of
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ def group_by_weights(weights: FloatArray | None) -> Group:
 
 
 def value_each(
-    clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None
+    clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None, *, skip: bool = False
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
     """Yields for each client its samples, and the values of these samples, `[..., n]`.
 
@@ -275,6 +277,11 @@ def value_each(
             instead of indices stands for all samples of the split.
         group: A function that takes a client and returns its group. Clients of a group predict alike, so the values
             are computed only once for a group. None means that the client is in no group.
+        skip: Whether a client in no group counts as a client without samples if its predictions fail. If False, the
+            first failure raises an error.
+
+    Raises:
+        FedrayError: The predictions of a client failed. The message names the client.
     """
     known: dict[int, FloatArray] = {}
     for client in clients.tolist():
@@ -282,7 +289,14 @@ def value_each(
         if not len(own.rows):
             yield own, np.empty(0)
         elif key is None:
-            yield own, value(client, own.rows)
+            try:
+                found = own, value(client, own.rows)
+            except Exception as error:
+                if not skip:
+                    told = f"the scoring of client {client} failed: {describe_exception(error)}"
+                    raise FedrayError(f"{told}: correct it, or set on_client_error: skip") from error
+                found = weigh_equally(own.rows[:0]), np.empty(0)
+            yield found
         else:
             if key not in known:
                 known[key] = value(client, None)
@@ -395,7 +409,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
                 errors.append(score_rows(study, answers, y[part]))
             return np.concatenate(errors, axis=1)
 
-        return value_each(client, rows_of_clients(study, world, split), count, find_tier)
+        return value_each(client, rows_of_clients(study, world, split), count, find_tier, skip=study.skip)
 
     def find_tier(client: int) -> int | None:
         return None if not phase.nets else int(study.clients.tier_of(np.array([client]))[0])
@@ -646,7 +660,7 @@ def join_answers(
     models: Any = slice(None) if weights is None else weights > 0
     w = None if weights is None else weights[models]
     if of.votes is not None:
-        mean = classification.average(of.votes[models][:, chosen], "outputs", w)
+        mean = classification.average(of.votes[models][:, chosen], w)
         return EnsemblePrediction(
             of.y[chosen], classification.probabilities(mean) if study.evaluation.average == "logits" else mean
         )
@@ -727,7 +741,8 @@ def compute_own_values(
         said = read_answers(study, world, outputs, inquiry.split, answer, rows=rows, residual=residual)
         return inquiry.measure(study, world, said, None, None)
 
-    return map(torch.tensor, inquiry.summarize(study, value_each(client, inquiry.rows(study, world), value)))
+    each = value_each(client, inquiry.rows(study, world), value, skip=study.skip)
+    return map(torch.tensor, inquiry.summarize(study, each))
 
 
 def measure_own_residual(host: Host, own: Tensor, counters: Tensor, world: int, client: int) -> float | None:
@@ -788,27 +803,25 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
     return known
 
 
-def measure_weights(study: Study, runtime: Runtime, state: State, worlds: int) -> dict[int, FloatArray]:
-    """Returns for each world the weights of N clients over the K models, `[N, K]`.
+def measure_weights(study: Study, runtime: Runtime, state: State, clients: Sequence[IntArray]) -> dict[int, FloatArray]:
+    """Returns for each world the weights of n clients over the K models, `[n, K]`.
 
-    A client that stores no weights fits weights to its samples.
+    A client that stores no weights fits weights to its samples. `clients` has the ids of each world's clients, `[n]`
+    each. A world without clients is left out.
     """
-    number, models = min(study.clients.number, EVALUATED_CLIENTS), study.method.phase.models
-    private = runtime.private((MIXTURE,))
-    weights = {world: read_weights(private, world, number, models) for world in range(worlds)}
-    new = [np.flatnonzero(np.isnan(weights[world]).any(axis=1)) for world in range(worlds)]
-    for (world, first), fitted in runtime.ask(mixtures_of(models, new), state).items():
-        client = new[world][first : first + fitted.shape[1]]
+    models, private = study.method.phase.models, runtime.private((MIXTURE,))
+    weights = {
+        world: read_weights(private, world, some.max() + 1, models)[some]
+        for world, some in enumerate(clients)
+        if len(some)
+    }
+    new = [
+        some[np.isnan(weights[world]).any(axis=1)] if world in weights else some for world, some in enumerate(clients)
+    ]
+    for (world, first), fitted in runtime.ask(Question(fit_mixtures, clients=new, numbers=models), state).items():
+        client = np.searchsorted(clients[world], new[world][first : first + fitted.shape[1]])
         weights[world][client] = np.nan_to_num(fitted.numpy().T, nan=1.0 / models)
     return weights
-
-
-def mixtures_of(models: int, clients: Sequence[IntArray]) -> Question:
-    """Makes a request to clients to fit their weights over the models. The weights of c clients are `[K, c]`.
-
-    `clients` has the ids of the requested clients of each world.
-    """
-    return Question(fit_mixtures, clients=clients, numbers=models)
 
 
 def fit_mixtures(host: Host, state: State, world: int, client: IntArray) -> Tensor:

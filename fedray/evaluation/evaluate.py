@@ -2,35 +2,12 @@
 
 A *new client* has never taken part in the run. A *world* is one combination of a seed and a fold of the data. A *study*
 is everything that a run needs except a runtime.
-
-Example:
-    >>> import fedray
-    >>> tiers = {"strong": {"number": 2, "models_per_round": 3}, "weak": {"number": 4}}
-    >>> keys = {"method": "shefl", "rounds": 3, "clients": {"tiers": tiers}, "evaluate": {"by_tier": True}}
-    >>> found = fedray.run(keys, runtime="inline", report=False).metrics
-    >>> sorted(name for name in found if name.startswith("tier_weak"))
-    ['tier_weak_accuracy', 'tier_weak_brier', 'tier_weak_ece', 'tier_weak_nll']
-    >>> mean = (2 * found["tier_strong_nll"] + 4 * found["tier_weak_nll"]) / 6
-    >>> abs(found["personal_nll"] - mean) < 1e-9
-    True
-    >>> import fedray
-    >>> keys = {"rounds": 5, "clients": 10, "evaluate": {"every": 5, "ood": "noise"}}
-    >>> run = fedray.run(keys, runtime="inline", report=False)
-    >>> run.metrics["ood_auroc"] > 0.5
-    True
-    >>> import fedray
-    >>> def hard(scored):
-    ...     return (scored.prediction.max(axis=1) < 0.5).mean()
-    >>> keys = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
-    >>> run = fedray.run(keys, metrics={"hard": hard})
-    >>> [0 <= value <= 1 for value in run.rounds["hard"].to_pylist()]
-    [True, True]
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +20,7 @@ from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import (
     SQUARED_ERROR,
+    Members,
     decompose_squared_error,
     predict_means,
     read_members,
@@ -130,6 +108,17 @@ def score_tiers(
         The scores of all clients (`personal_NAME`) and of each tier (`tier_TIER_NAME`). The first tier is also compared
         with every later tier, by the difference of their scores (`tier_FIRST_minus_OTHER_NAME`). The names of scores on
         held-out samples begin with `hold_out_`.
+
+    Example:
+        >>> import fedray
+        >>> tiers = {"strong": {"number": 2, "models_per_round": 3}, "weak": {"number": 4}}
+        >>> keys = {"method": "shefl", "rounds": 3, "clients": {"tiers": tiers}, "evaluate": {"by_tier": True}}
+        >>> found = fedray.run(keys, runtime="inline", report=False).metrics
+        >>> sorted(name for name in found if name.startswith("tier_weak"))
+        ['tier_weak_accuracy', 'tier_weak_brier', 'tier_weak_ece', 'tier_weak_nll']
+        >>> mean = (2 * found["tier_strong_nll"] + 4 * found["tier_weak_nll"]) / 6
+        >>> abs(found["personal_nll"] - mean) < 1e-9
+        True
     """
     client, tiers = np.arange(answers.count_known(study)), list_scored_tiers(study)
     tier = study.clients.tier_of(client)
@@ -187,7 +176,8 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
             "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
     own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
-    weights = find_client_weights(study, runtime, answer) if has_client_weights(study, answer) else {}
+    known = [np.arange(answers.count_known(study))] * study.worlds
+    weights = find_client_weights(study, runtime, answer, known) if has_client_weights(study, answer) else {}
     return answers.Measured(
         answer,
         test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},
@@ -206,28 +196,25 @@ def has_client_weights(study: Study, answer: Answer) -> bool:
 
 
 def find_client_weights(
-    study: Study, runtime: Runtime, answer: Answer, worlds: int | None = None
+    study: Study, runtime: Runtime, answer: Answer, clients: Sequence[IntArray]
 ) -> dict[int, FloatArray]:
-    """Returns for each world the weights of N clients over the K models that predict, `[N, K]`.
+    """Returns for each world the weights of n clients over the K models that predict, `[n, K]`.
 
     The clients store the weights (FedEM), or they have the weights of their tiers, or the weights follow from the
     losses on the clients' samples. If each client owns one model, the own model has all of the client's weight. If the
-    own model does not predict, the client has the common weights. `worlds` limits the result to the first worlds.
+    own model does not predict, the client has the common weights. `clients` has the ids of each world's clients, `[n]`
+    each. A world without clients is left out.
     """
-    count, client = worlds or study.worlds, np.arange(min(study.clients.number, EVALUATED_CLIENTS))
     if study.method.phase.weighs:
-        return answers.measure_weights(study, runtime, answer.state, count)
+        return answers.measure_weights(study, runtime, answer.state, clients)
+    asked = {world: some for world, some in enumerate(clients) if len(some)}
     if study.method.one_model_per_client:
-        owner = np.arange(min(answer.models, EVALUATED_CLIENTS))
-        return {world: answers.weigh_own_models(answer, world, owner) for world in range(count)}
-    of_tiers = answer.tiers is not None and study.evaluation.gamma in (None, np.inf)
-    if of_tiers or (answer.models == 1 and not study.parts):  # such weights need no losses
-        none = torch.zeros(answer.models, len(client))
-        return {world: answers.weigh_models(study, answer, world, none, client) for world in range(count)}
-    losses = runtime.ask(studies.losses_of(answer.models, worlds), answer.state)
-    return {
-        world: answers.weigh_models(study, answer, world, join_pieces(losses, world), client) for world in range(count)
-    }
+        return {world: answers.weigh_own_models(answer, world, some) for world, some in asked.items()}
+    losses = {world: torch.zeros(answer.models, len(some)) for world, some in asked.items()}
+    if study.parts or (answer.models > 1 and study.evaluation.gamma not in (None, np.inf)):  # others need no losses
+        pieces = runtime.ask(studies.losses_of(answer.models, clients), answer.state)
+        losses = {world: join_pieces(pieces, world) for world in asked}
+    return {world: answers.weigh_models(study, answer, world, losses[world], some) for world, some in asked.items()}
 
 
 def measure_residual_variance(
@@ -258,10 +245,11 @@ def measure_residual_variance(
             asked = [np.arange(study.clients.number)] * study.worlds
         else:
             asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-        pieces = runtime.ask(studies.losses_of(models, clients=asked), answer.state)
+        pieces = runtime.ask(studies.losses_of(models, asked), answer.state)
         for world in np.flatnonzero(owned).tolist():
             model = np.flatnonzero(np.isin(owner[world], asked[world]))
-            losses[world] = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
+            found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
+            losses[world] = _drop_unknown(found[None])
     if not owned.all():
         pieces = runtime.ask(studies.losses_of(study.method.phase.models), state)
         for world in np.flatnonzero(~owned).tolist():
@@ -272,8 +260,17 @@ def measure_residual_variance(
                 of_world = (own * answer.drop_absent(of_world, world)).sum(dim=0, keepdim=True)
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
-            losses[world] = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
+            losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+
+
+def _drop_unknown(losses: Tensor) -> Tensor:
+    """Drops the clients whose losses are all NaN, because their scoring failed. If all clients' are, keeps them.
+
+    `losses` and the result are `[K, c]` for K models and c clients. A model that diverged is NaN at every client.
+    """
+    unknown = losses.isnan().all(dim=0)
+    return losses[:, ~unknown] if unknown.any() and not unknown.all() else losses
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
@@ -292,6 +289,43 @@ def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int)
     return found if answer.combine is None else found._replace(mean=answer.combine(world, found.members))
 
 
+class Predicted(NamedTuple):
+    """The predictions of a world's models for a split.
+
+    Attributes:
+        members: The predictions of each model: probabilities `[K, n, C]`, or targets `[K, n]`.
+        mean: Their joint prediction, `[n, C]` or `[n]`.
+        of: The Gaussian predictions of a regression. None for a classification.
+    """
+
+    members: FloatArray
+    mean: FloatArray
+    of: Members | None
+
+
+def predict_split(
+    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
+) -> Predicted:
+    """Returns the predictions of a world's models for a split.
+
+    Args:
+        study: The trained study (the objects of the run).
+        world: Index of the world (a seed and a fold).
+        outputs: Raw outputs of all models on the whole split, `[A, n, C]`.
+        split: The split, `test`, `hold_out` or `train`.
+        answer: The models that predict, with their weights.
+        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
+            Only regressions use it.
+    """
+    if study.classes and study.parts:
+        probs = classification.probabilities(outputs.numpy())
+        return Predicted(probs[1:], probs[0], None)
+    if study.classes:
+        return Predicted(*answer_world(outputs, study.evaluation.average, answer, world), None)
+    of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
+    return Predicted(of.means, of.moments.mean, of)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Detection of out-of-distribution inputs by the uncertainty of predictions.
 
@@ -307,6 +341,12 @@ def score_ood(study: Study, world: int, known: Tensor, unknown: Tensor, answer: 
         known: Raw outputs of all models on the samples of a split, `[K, n, C]`.
         unknown: Raw outputs of all models on the out-of-distribution inputs, `[K, m, C]`.
         answer: The models that predict, with their weights.
+
+    Example:
+        >>> import fedray
+        >>> keys = {"rounds": 5, "clients": 10, "evaluate": {"every": 5, "ood": "noise"}}
+        >>> fedray.run(keys, runtime="inline", report=False).metrics["ood_auroc"] > 0.5
+        True
     """
     (inside, inside_knowledge), (outside, outside_knowledge) = (
         _measure_uncertainty(study, world, outputs, answer) for outputs in (known, unknown)
@@ -388,45 +428,42 @@ def _measure_uncertainty(
 # A user's metrics, which return a value for each world and split.
 
 
-def score_own_metrics(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None = None
-) -> dict[str, float]:
+def score_own_metrics(study: Study, world: int, split: str, found: Predicted) -> dict[str, float]:
     """Computes the user's own metrics, and returns their values by name.
 
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
-        outputs: Raw outputs of all models on the whole split.
         split: The split, `test`, `hold_out` or `train`.
-        answer: The models that predict, with their weights.
-        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
+        found: The predictions for the whole split.
+
+    Example:
+        >>> import fedray
+        >>> def hard(scored):
+        ...     return (scored.prediction.max(axis=1) < 0.5).mean()
+        >>> keys = {"rounds": 1, "clients": {"number": 4}, "runtime": "inline", "report": False}
+        >>> run = fedray.run(keys, metrics={"hard": hard})
+        >>> [0 <= value <= 1 for value in run.rounds["hard"].to_pylist()]
+        [True, True]
     """
-    metrics = study.evaluation.metrics
+    metrics, (members, prediction, of) = study.evaluation.metrics, found
     if not metrics:
         return {}
     x, y = study.split(split, world)
-    variance = None
-    if study.parts and study.classes:
-        probs = classification.probabilities(outputs.numpy())
-        members, prediction = probs[1:], probs[0]
-    elif study.classes:
-        members, prediction = answer_world(outputs, study.evaluation.average, answer, world)
-    else:
-        of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
-        members, (prediction, variance) = of.means, of.moments
+    variance = None if of is None else of.moments.variance
     targets = y.numpy() if study.classes else y.double().numpy().reshape(len(y), -1)[:, 0]
     scored = Scored(prediction, targets, members, x.numpy(), split, *study.place(world), variance)
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for name, metric in metrics.items():
         if not isinstance(metric, SampleMetric):
-            found[name] = float(contract(f"metric {name}", metric, check_number)(scored))
+            scores[name] = float(contract(f"metric {name}", metric, check_number)(scored))
             continue
-        found[name] = metric.score(targets, prediction)
+        scores[name] = metric.score(targets, prediction)
         if len(members) > 1:
             each = [metric.score(targets, member) for member in members]
             least, mean, most = float(np.min(each)), float(np.mean(each)), float(np.max(each))
-            found |= {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": most, f"member_{name}": each}
-    return found
+            scores |= {f"{name}_min": least, f"{name}_mean": mean, f"{name}_max": most, f"member_{name}": each}
+    return scores
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -571,8 +608,9 @@ def _score_world(
     row: dict[str, Any] = {}
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in scored}
     for split, prefix, _ in scored:
-        scores = score_answer(study, world, outputs[split], split, answer, residual=residual)
-        further = score_own_metrics(study, world, outputs[split], split, answer, residual=residual)
+        found = predict_split(study, world, outputs[split], split, answer, residual=residual)
+        scores = score_answer(study, world, outputs[split], study.split(split, world)[1], found)
+        further = score_own_metrics(study, world, split, found)
         scores |= {name: value for name, value in further.items() if name not in scores}
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
@@ -587,12 +625,13 @@ def _score_world(
     by_metric: dict[str, FloatArray] = {}
     if list_sample_metrics(study) and (own or study.evaluation.clients or study.evaluation.by_tier):
         for _, prefix, _ in splits:
-            found = score_clients_by_metrics(study, world, measured, metrics, prefix)
-            row |= summarize_metrics(study, found, prefix)
-            by_metric |= found
+            told_by = score_clients_by_metrics(study, world, measured, metrics, prefix)
+            row |= summarize_metrics(study, told_by, prefix)
+            by_metric |= told_by
     true, several = study.shards.clusters(world), answer.models > 1 and not study.method.one_model_per_client
-    # without gamma, `weights` are the weights of tiers
-    if true is not None and measured.weights and several and study.evaluation.gamma is not None:
+    # without a finite gamma, all clients have equal weights, or the weights of their tiers
+    differ = study.method.phase.weighs or study.evaluation.gamma not in (None, np.inf)
+    if true is not None and measured.weights and several and differ:
         row["cluster_ari"] = classification.compare_clusters(true, measured.weights[world])
     if not study.evaluation.clients:
         return row, None
@@ -622,39 +661,30 @@ def _score_clients(
     return answers.measure_clients(study, world, voters, weights, split, clients=clients, common=common)
 
 
-def score_answer(
-    study: Study, world: int, outputs: Tensor, split: str, answer: Answer, *, residual: float | None
-) -> dict[str, Any]:
+def score_answer(study: Study, world: int, outputs: Tensor, y: Tensor, found: Predicted) -> dict[str, Any]:
     """Returns all scores of a world's ensemble on a split, and the scores of each member.
 
     Args:
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
-        split: The split, `test`, `hold_out` or `train`.
-        answer: The models that predict, with their weights.
-        residual: Variance of the standardized target's residuals on training samples. None means that it is unknown.
-            Only regressions use it.
+        y: True labels or targets of the split, `[n]`.
+        found: The predictions for the whole split.
     """
-    _, y = study.split(split, world)
-    if study.parts and study.classes:
-        probs = classification.probabilities(outputs.numpy())
-        found, members = score_stack(study, probs, y.numpy()), probs[1:]
-    elif study.classes:
-        members, mean = answer_world(outputs, study.evaluation.average, answer, world)
-        found = classification.classification_scores(members, y.numpy(), mean)
-    else:
-        of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
-        scores = score_regression(of)
-        if study.parts:
-            bases, rmse = predict_means(study, world, outputs[1:])[..., 0], partial(regression.rmse, y=of.y)
-            errors = [rmse(one) for one in bases]
-            scores = {name: value for name, value in scores.items() if not name.startswith("member_")}
-            scores |= classification.score_range("rmse", errors) | {"member_rmse": errors}
-            scores |= score_bases(study, bases, "rmse", rmse)
-        return scores
-    each = classification.member_scores(members, y.numpy())
-    return {**found, **{f"member_{name}": values for name, values in each.items()}}
+    members, mean, of = found
+    if of is None:
+        score = partial(score_stack, study) if study.parts else classification.classification_scores
+        scores = score(members, y.numpy(), mean)
+        each = classification.member_scores(members, y.numpy())
+        return {**scores, **{f"member_{name}": values for name, values in each.items()}}
+    values: dict[str, Any] = score_regression(of)
+    if study.parts:
+        bases, rmse = predict_means(study, world, outputs[1:])[..., 0], partial(regression.rmse, y=of.y)
+        errors = [rmse(one) for one in bases]
+        values = {name: value for name, value in values.items() if not name.startswith("member_")}
+        values |= classification.score_range("rmse", errors) | {"member_rmse": errors}
+        values |= score_bases(study, bases, "rmse", rmse)
+    return values
 
 
 def decompose_error(study: Study, pieces: Pieces, answer: Answer) -> list[dict[str, float]]:

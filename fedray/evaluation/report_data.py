@@ -250,9 +250,10 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     common_weights = answer.weigh_present(0)
     if common_weights is None:
         common_weights = np.full(len(outputs), 1.0 / len(outputs))
-    equal = np.tile(common_weights, (answers.count_known(study), 1))
+    known = np.arange(answers.count_known(study))
+    equal = np.tile(common_weights, (len(known), 1))
     own = study.method.phase.weighs or study.method.one_model_per_client or has_client_weights(study, answer)
-    weights = find_client_weights(study, runtime, answer, worlds=1)[0] if own else equal
+    weights = find_client_weights(study, runtime, answer, [known])[0] if own else equal
     if study.method.phase.is_personal:
         scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
@@ -267,11 +268,12 @@ def _conformal_arrays(
     study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
 ) -> dict[str, Any]:
     """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
+    client = np.arange(answers.count_known(study))
     measured = answers.Measured(
         answer,
         test=tested,
         held_out=runtime.ask(studies.outputs_on("hold_out", answer.models, worlds=1), answer.state),
-        weights=find_client_weights(study, runtime, answer, worlds=1) if has_client_weights(study, answer) else {},
+        weights=find_client_weights(study, runtime, answer, [client]) if has_client_weights(study, answer) else {},
         own={},
         residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
         ood={},

@@ -46,14 +46,10 @@ from fedray.evaluation.answers import (
     ask_own,
     draw_uniform,
     measure_own_residual,
-    mixtures_of,
     pick_own_models,
-    read_weights,
-    weigh_models,
-    weigh_own_models,
 )
 from fedray.evaluation.conformal import Thresholds, calibrate, make_request
-from fedray.evaluation.evaluate import measure_models
+from fedray.evaluation.evaluate import find_client_weights, measure_models
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.experiments import export
 from fedray.experiments.run import reopen_study
@@ -66,7 +62,7 @@ from fedray.models.net import whole_state_dict
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import collect_values
-from fedray.simulation.study import Progress, Question, Runtime, Study, losses_of
+from fedray.simulation.study import Progress, Runtime, Study
 from fedray.storage import checkpoint
 from fedray.storage.directory import read_failure, require_run_directory
 from fedray.storage.summary import read_drift
@@ -270,22 +266,12 @@ class Predictor:
 
         Models that do not predict have the weight 0.
         """
-        weights = np.zeros(self.answer.models)
         alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
-
-        def ask(question: Question) -> Tensor:
-            return self.runtime.ask(question, self.answer.state)[world, 0]
-
-        if self.study.method.phase.weighs:
-            known = read_weights(self.worker.private.state(), world, client + 1, len(weights))[client]
-            return known if not np.isnan(known).any() else ask(mixtures_of(len(weights), alone)).numpy()[:, 0]
-        present, me = self.answer.weights, np.array([client])
-        answers = np.ones(len(weights), dtype=np.bool_) if present is None else present[world] > 0
-        if self.study.method.one_model_per_client:
-            weights[answers] = weigh_own_models(self.answer, world, me)[0]
-        else:
-            losses = ask(losses_of(len(weights), clients=alone))
-            weights[answers] = weigh_models(self.study, self.answer, world, losses, me)[0]
+        found: FloatArray = find_client_weights(self.study, self.runtime, self.answer, alone)[world][0]
+        if self.answer.weights is None or self.study.method.phase.weighs:
+            return found
+        weights = np.zeros(self.answer.models)
+        weights[self.answer.weights[world] > 0] = found
         return weights
 
 

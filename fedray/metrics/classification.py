@@ -6,11 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedray.core.errors import BadInput
 from fedray.core.types import AverageKind, FloatArray, IntArray
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The prediction of an ensemble from the predictions of its models, and the uncertainty of this prediction.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Conversions of arrays for the metrics, and the range of a score over the members of an ensemble.
@@ -59,44 +55,38 @@ def probabilities(logits: ArrayLike) -> FloatArray:
     return powers
 
 
-def average(outputs: ArrayLike, kind: AverageKind = "probabilities", weights: ArrayLike | None = None) -> FloatArray:
-    """Returns the prediction of an ensemble, which is the mean of its models' predictions (Fed-ensemble eqs. 2 and 3).
+def average(rows: ArrayLike, weights: ArrayLike | None = None) -> FloatArray:
+    """Returns the mean over K models of values `[K, n, ...]`, `[n, ...]`.
 
     Args:
-        outputs: Raw outputs of each of K models for n samples, `[K, n, C]`. For classification these are logits.
-        kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits.
-            `outputs` averages the raw outputs, for regression. Raw outputs may have any axes after K and n.
+        rows: The values of each model for n samples, such as probabilities or predicted targets.
         weights: Weight of each model, `[K]`, or of each model for each sample, `[K, n]`. The weights sum to 1 over K.
-            None means 1/K.
-
-    Returns:
-        The average, `[n, C]`.
+            None means 1/K. A NaN with the weight 0 does not affect the mean.
 
     Example:
-        >>> average([[[0.0, 0.0]], [[50.0, 0.0]]]).round(3).tolist()
+        >>> average([[[0.5, 0.5]], [[1.0, 0.0]]]).tolist()
         [[0.75, 0.25]]
     """
-    mean = _mean(to_floats(member_votes(outputs, kind)), None if weights is None else to_floats(weights))
-    return probabilities(mean) if kind == "logits" else mean
+    values = to_floats(rows)
+    if weights is None:
+        result: FloatArray = values.mean(axis=0)
+        return result
+    given = to_floats(weights)
+    wide = given.reshape(*given.shape, *([1] * (values.ndim - given.ndim)))
+    weighted: FloatArray = (wide * np.where(wide == 0, 0.0, values)).sum(axis=0)
+    return weighted
 
 
 def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model: the values that an ensemble averages.
+    """Returns the votes of each model: the values that an ensemble of classifiers averages.
 
-    The ensemble predicts the class whose mean vote is the largest. `outputs` are the raw outputs of each model,
-    `[K, n, C]`, and `kind` names the averaged quantity as in `average`.
+    The ensemble predicts the class whose mean vote is the largest. `outputs` are the logits of each model, `[K, n, C]`,
+    and `kind` names the averaged quantity as in `answer_classes`.
 
     Returns:
-        Probabilities in float64, or the raw outputs unchanged, `[K, n, C]`.
-
-    Raises:
-        BadInput: The kind is unknown.
+        Probabilities in float64, or the logits unchanged, `[K, n, C]`.
     """
-    if kind == "probabilities":
-        return probabilities(outputs)
-    if kind in ("logits", "outputs"):
-        return np.asarray(outputs)
-    raise BadInput(f"predict.average = {kind}: choose probabilities or logits")
+    return probabilities(outputs) if kind == "probabilities" else np.asarray(outputs)
 
 
 class ClassAnswer(NamedTuple):
@@ -116,9 +106,12 @@ def answer_classes(
 ) -> ClassAnswer:
     """Returns the predicted probabilities of an ensemble of classifiers, and of each of its models.
 
+    The prediction of an ensemble is the mean of its models' predictions (Fed-ensemble eqs. 2 and 3).
+
     Args:
         outputs: Logits of each model, `[K, n, C]`.
-        kind: Name of the averaged quantity, as in `average` and in the scenario key `predict.average`.
+        kind: `probabilities` averages the softmax of each model. `logits` takes the softmax of the averaged logits. The
+            scenario's key is `predict.average`.
         weights: Weights of the models, `[K]` or `[K, n]`, as in `average`.
 
     Example:
@@ -128,8 +121,8 @@ def answer_classes(
     """
     members = probabilities(outputs)
     if kind == "probabilities":  # the softmax of each model is known already
-        return ClassAnswer(members, average(members, "outputs", weights))
-    return ClassAnswer(members, average(outputs, kind, weights))
+        return ClassAnswer(members, average(members, weights))
+    return ClassAnswer(members, probabilities(average(outputs, weights)))
 
 
 class Moments(NamedTuple):
@@ -162,10 +155,10 @@ def mixture_moments(
         >>> mixture_moments([[1.0], [3.0]])
         Moments(mean=array([2.]), variance=array([1.]))
     """
-    rows, w = to_floats(outputs), None if weights is None else to_floats(weights)
-    mean = _mean(rows, w)
+    rows = to_floats(outputs)
+    mean = average(rows, weights)
     squares = (rows - mean) ** 2
-    return Moments(mean, _mean(squares if variances is None else squares + to_floats(variances), w))
+    return Moments(mean, average(squares if variances is None else squares + to_floats(variances), weights))
 
 
 def weigh_votes(
@@ -215,8 +208,6 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
         >>> personal_weights([[1.0, 2.0, 1.0]], 0).tolist()
         [[0.5, 0.0, 0.5]]
     """
-    if not gamma >= 0:
-        raise BadInput(f"predict.gamma = {gamma}: give a number from 0 (best model only) to inf (plain average)")
     loss = to_floats(losses)
     if gamma == np.inf:
         return np.full(loss.shape, 1.0 / loss.shape[-1])
@@ -271,23 +262,9 @@ def entropies(probs: ArrayLike) -> FloatArray:
     return result
 
 
-def _mean(rows: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Returns the mean of `[K, n, ...]` over K, with weights `[K]` or `[K, n]`.
-
-    A NaN with the weight 0 does not affect the mean.
-    """
-    if weights is None:
-        result: FloatArray = rows.mean(axis=0)
-        return result
-    wide = weights.reshape(*weights.shape, *([1] * (rows.ndim - weights.ndim)))
-    weighted: FloatArray = (wide * np.where(wide == 0, 0.0, rows)).sum(axis=0)
-    return weighted
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Scores of probabilistic classification.
-
-# ---------------------------------------------------------------------------------------------------------------------
+#
 # Probabilities are `[n, C]`, labels are `[n]`, and an ensemble has K members. The arrays are NumPy arrays or CPU
 # tensors, and everything is computed in float64.
 
@@ -535,9 +512,6 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
     chosen = np.asarray(weights).argmax(axis=1)
     return float(adjusted_rand_score(true[: len(chosen)], chosen))
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Scores that measure how well an uncertainty separates unknown from known inputs, and unusual from other clients.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Scores of out-of-distribution detection.

@@ -31,11 +31,9 @@ from fedray.core.types import FloatArray, IntArray, QuantileKind, ScoreKind
 
 MOST_LEVELS, MOST_UNEQUAL_LEVELS = 64, 16  # ranks k that are tried
 MOST_UNEQUAL = 300  # most clients with different numbers of samples
-_GRID, _TAIL, _REACH = (
-    256,
-    1e-13,
-    9.0,
-)  # of the window: places, a tail, and standard deviations beyond which it is empty
+_GRID = 256  # places of the window
+_TAIL = 1e-13  # a tail of the window
+_REACH = 9.0  # standard deviations beyond which the window is empty
 
 
 class Ranks(NamedTuple):

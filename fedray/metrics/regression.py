@@ -43,7 +43,7 @@ def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray
 
     The first two values are the squared error and the negative log-likelihood. The third value is 1 if the target is
     inside the central 95 % interval, and 0 otherwise. The fourth value is the width of this interval. The square root
-    of the first mean is the RMSE.
+    of the first mean is the RMSE. If a prediction is NaN, so are the target's values.
 
     Example:
         >>> row_scores([0.0, 0.0], [1.0, 1.0], [1.0, 3.0]).mean(axis=1).round(3).tolist()
@@ -51,7 +51,8 @@ def row_scores(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray
     """
     m, v, targets = to_floats(mean), to_floats(variance), to_floats(y)
     half, squares = _quantile(0.95) * np.sqrt(v), (targets - m) ** 2
-    return np.stack([squares, _gaussian_losses(m, v, targets), np.sqrt(squares) <= half, 2.0 * half])
+    inside = np.where(np.isnan(squares + half), np.nan, np.sqrt(squares) <= half)
+    return np.stack([squares, _gaussian_losses(m, v, targets), inside, 2.0 * half])
 
 
 def crps(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> float:

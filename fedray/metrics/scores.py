@@ -16,8 +16,7 @@ from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Compares two runs by the differences of their scores over the seeds that both have, with a confidence interval.
-
-# ---------------------------------------------------------------------------------------------------------------------
+#
 # Two runs with the same seed give the same samples to the same clients and begin with the same models. So chance has
 # similar effects on both runs, and the difference of their scores varies less than either score. A seed counts once.
 # With folds, the difference of a seed is the mean over the folds that both runs have. If the runs share a single seed,
@@ -172,9 +171,6 @@ def read_at_budget(cost: Sequence[float], score: Sequence[float], budget: float)
         return BudgetScore((1 - share) * score[i] + share * score[j], used, cost[j] / budget)
     return BudgetScore(score[i], used, used) if used >= LEAST_USED else None
 
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The names of fedray's scores, the tasks and units that they belong to, and the input of a user's own metric.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The meaning of a score's name, with the task that has the score, and whether lower values are better.

@@ -19,8 +19,7 @@ from fedray.core.errors import BadInput, FedrayError
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Digests of the source of a user's functions and classes, which change when the source changes.
-
-# ---------------------------------------------------------------------------------------------------------------------
+#
 # A digest covers the given object and all of the user's functions and classes that the object holds or names, directly
 # or through other code. The object may hold them in a partial, a closure, a default value or an attribute. For example,
 # a network's `forward` may call a function in the same file, or in a different file of the user. Some code is not
@@ -279,10 +278,14 @@ def blame_user_code(what: str, of_none: str = "") -> Iterator[None]:
 def describe_exception(error: BaseException) -> str:
     """Describes an exception in one line: its type, its text, and the line of the user's code that raised it.
 
+    For a `FedrayError` the result is its text.
+
     Example:
         >>> describe_exception(KeyError("target"))
         "KeyError: 'target'"
     """
+    if isinstance(error, FedrayError):
+        return str(error)
     text = " ".join(str(error).split())[:MOST_TEXT]
     line = find_user_line(error)
     return f"{type(error).__name__}{': ' if text else ''}{text}{'' if line is None else f' ({line})'}"

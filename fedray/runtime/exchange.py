@@ -113,7 +113,8 @@ def try_jobs(
             who = name(int(index[0]))
             lone = isinstance(error, ValueError) and str(error).startswith("Expected more than 1 value per channel")
             remedy = LONE_ROW if lone else "correct it"  # `lone` means torch's error of batch normalization
-            raise FedrayError(f"{who} failed: {_explain(error)}: {remedy}, or set on_client_error: skip") from error
+            told = f"{who} failed: {describe_exception(error)}: {remedy}"
+            raise FedrayError(f"{told}, or set on_client_error: skip") from error
     halves = np.array_split(index.reshape(-1, atom), 2)
     first, second = (try_jobs(train, name, skip, half.ravel(), atom=atom) for half in halves)
     return first[0] + second[0], first[1] | second[1]
@@ -139,17 +140,17 @@ def score_clients(
     Raises:
         FedrayError: A client failed, and `skip` is False. The message names the client.
     """
-    try:
+
+    def compute(index: IntArray) -> tuple[Stats, Tensor]:
         with limit_seconds(limit):
-            return score(client)
-    except Exception as error:
-        if len(client) == 1 and skip:
-            return torch.full((rows, 1), torch.nan, dtype=torch.float64)
-        if len(client) == 1:
-            raise FedrayError(
-                f"client {client[0]} cannot be scored: {_explain(error)}: correct it, or set on_client_error: skip"
-            ) from error
-    return torch.cat([score_clients(score, half, rows, skip, limit) for half in np.array_split(client, 2)], dim=1)
+            return {}, score(client[index])
+
+    blocks, _ = try_jobs(compute, lambda i: f"the scoring of client {client[i]}", skip, np.arange(len(client)))
+    rows = len(blocks[0].loss) if blocks else rows  # a stack also scores its sub models
+    found = torch.full((rows, len(client)), torch.nan, dtype=torch.float64)
+    for jobs, _, scores in blocks:
+        found[:, jobs] = scores
+    return found
 
 
 def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, inputs: Tensor) -> Tensor:
@@ -204,14 +205,6 @@ def explain_full_gpu(error: BaseException) -> FedrayError:
         f"the memory of the GPU is full ({why}): raise clients.tiers.NAME.num_gpus so that fewer actors share it, or "
         "lower local.batch_size, method.models, replicates or the model's size"
     )
-
-
-def _explain(error: Exception) -> str:
-    """Describes an error in one line.
-
-    The line names the type of the error, except for a `FedrayError`.
-    """
-    return str(error) if isinstance(error, FedrayError) else describe_exception(error)
 
 
 @contextmanager

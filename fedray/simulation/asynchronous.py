@@ -22,7 +22,7 @@ from torch import Tensor
 from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Phase
-from fedray.core.sums import ExactSum, Kept, map_arrays, merge_stats
+from fedray.core.sums import ExactSum, Kept, add_stats, map_arrays
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
 from fedray.simulation.rounds import Advance, CountRounds, RoundResult, cost_jobs, count_bytes, job_traffic, size_jobs
@@ -596,7 +596,7 @@ class Sums:
     def __init__(self, rows: int, models: int) -> None:
         """Makes an empty store."""
         self._rows, self._models = rows, models
-        self._parts: dict[Group, list[Stats]] = {}
+        self._parts: dict[Group, Stats] = {}
 
     def add(self, stats: Stats, groups: Sequence[Group], most: int) -> None:
         """Stores the statistics of one call of a runtime.
@@ -608,7 +608,7 @@ class Sums:
             most: Number of groups in `stats`, G. Groups without uploads come last.
         """
         for g, group in enumerate(groups):
-            self._parts.setdefault(group, []).append({name: _pick(value, g, most) for name, value in stats.items()})
+            add_stats(self._parts.setdefault(group, {}), {name: _pick(value, g, most) for name, value in stats.items()})
 
     def take(self, t: int, rows: Iterable[int]) -> Stats:
         """Removes and returns the sums of a server step for the M rows of the state, `[M, ...]`.
@@ -619,7 +619,7 @@ class Sums:
             t: The server step.
             rows: Rows of the state that change in this step.
         """
-        found = {row: merge_stats(parts) for row in rows if (parts := self._parts.pop((t, row), None)) is not None}
+        found = {row: sums for row in rows if (sums := self._parts.pop((t, row), None)) is not None}
         return join_groups(found, self._rows, self._models)
 
 

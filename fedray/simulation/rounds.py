@@ -470,7 +470,7 @@ def ask_participants(runtime: Runtime, phase: Phase, plan: Plan, state: State) -
     if phase.choose is None or not len(plan.client):
         return plan, None
     each = [plan.client[plan.world == world] for world in range(int(plan.world.max()) + 1)]
-    pieces = runtime.ask(losses_of(phase.models, clients=each), state)
+    pieces = runtime.ask(losses_of(phase.models, each), state)
     losses = np.empty((len(plan.client), phase.models))
     for world in range(len(each)):
         told = [pieces[piece].double().numpy() for piece in sorted(pieces) if piece[0] == world]

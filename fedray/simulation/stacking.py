@@ -427,17 +427,18 @@ def average_bases(bases: list[FloatArray]) -> FloatArray:
     return np.asarray(np.mean([folds.mean(axis=0) for folds in bases], axis=0))
 
 
-def score_stack(study: Study, probs: FloatArray, y: IntArray) -> dict[str, float]:
+def score_stack(study: Study, members: FloatArray, y: IntArray, mean: FloatArray) -> dict[str, float]:
     """Returns the scores of a stack, of the average of its bases, of each base, and of each fold of a base.
 
     Args:
         study: The study that `build_stack_study` made.
-        probs: Predicted probabilities, first the stack's and then those of its P sub models, `[1 + P, n, C]`.
+        members: Predicted probabilities of the P sub models, `[P, n, C]`.
         y: True labels, `[n]`.
+        mean: Predicted probabilities of the stack, `[n, C]`.
     """
-    average = average_bases(split_by_base(study, probs[1:]))
-    scores = classification.classification_scores(probs[1:], y, probs[0])
-    scores |= score_bases(study, probs[1:], "accuracy", partial(classification.accuracy, y=y))
+    average = average_bases(split_by_base(study, members))
+    scores = classification.classification_scores(members, y, mean)
+    scores |= score_bases(study, members, "accuracy", partial(classification.accuracy, y=y))
     return scores | {"f1_average": classification.f1_scores(average, y)["f1_weighted"]}
 
 

@@ -136,7 +136,7 @@ class Evaluation:
         every: Number of rounds between two evaluations.
         every_seconds: Virtual seconds between two evaluations, in the first world. None means that the evaluations
             follow `every`.
-        average: Quantity that an ensemble averages: "probabilities", "logits" or "outputs".
+        average: Quantity that an ensemble of classifiers averages: "probabilities" or "logits".
         gamma: Temperature of the weights that a client computes from the models' losses on its samples. None means no
             such weights.
         noise: Variance that is added to predicted targets. It is "none", "residual" (estimated from training data) or
@@ -338,8 +338,7 @@ class Study:
     @property
     def client_names(self) -> tuple[str, ...]:
         """The names of the N clients. The tuple is empty if the data do not name clients."""
-        keys = self.scenario.get("data")
-        keys = keys if isinstance(keys, dict) else {}
+        keys = self.scenario.get("data", {})
         return name_clients(self.shards, keys.get("group") or keys.get("partition", {}).get("column"))
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
@@ -718,14 +717,13 @@ def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
     return Question(partial(compute_outputs, models=models), split, worlds)
 
 
-def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray] | None = None) -> Question:
+def losses_of(models: int, clients: Sequence[IntArray] | None = None) -> Question:
     """Makes the request for the mean loss of each model on each client's training samples.
 
     The answer for c clients is `[K, c]`.
 
     Args:
         models: Number of models of each world, K.
-        worlds: Number of worlds to use, from world 0 on. None means all worlds.
         clients: Ids of the clients of each world, `[n]` each. None means the first 10,000 clients of the run
             (`EVALUATED_CLIENTS`).
 
@@ -740,7 +738,7 @@ def losses_of(models: int, worlds: int | None = None, clients: Sequence[IntArray
         >>> Inline(study).ask(losses_of(models=3), state)[0, 0].shape  # of 3 models on 2 clients
         torch.Size([3, 2])
     """
-    return Question(partial(mean_losses, models=models), worlds=worlds, clients=clients, numbers=models)
+    return Question(partial(mean_losses, models=models), clients=clients, numbers=models)
 
 
 def join_pieces(pieces: Pieces, world: int) -> Tensor:

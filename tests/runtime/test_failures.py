@@ -12,12 +12,13 @@ import torch
 from faulty import NATURAL, POISONED, marked_images, model_of
 from on_ray import hashes
 from small import of_method, rows, scenario
-from torch import Tensor
+from torch import Tensor, nn
 
 import fedray
 from fedray.core.errors import Diverged, FedrayError, FedrayWarning
 from fedray.core.method import Method
 from fedray.core.types import IntArray, Plan, State, Stats
+from fedray.data.types import Split, regression
 from fedray.methods import METHODS
 from fedray.methods.setting import Setting
 from fedray.runtime import exchange as failures
@@ -179,3 +180,24 @@ def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
         done = fedray.run(keys, data=data, model=model_of(how, data))
     failed = [row["client"] for row in rows(done.clients) if row["status"] == "failed"]
     assert failed == [POISONED]
+
+
+class Fragile(nn.Linear):
+    """Raises where it sees the inputs of one client."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x[:, 0] > 1).any()):
+            raise ValueError("an odd input")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_a_client_that_cannot_be_scored_spoils_nobody_elses_scores(method: str) -> None:
+    """Its own rows are no part of the residual variance, and it has no score of its own."""
+    x, group = np.random.default_rng(0).normal(size=(72, 3)), np.arange(72) % 6
+    y, x[:, 0] = x @ [1.0, 2.0, 3.0], x[:, 0] + 20 * (group == POISONED)
+    data = regression("odd", Split(x, y, group), Split(x[group == 0], y[group == 0]))
+    keys = {**NATURAL, **SKIP, "method": method, "predict": {"noise": "residual"}, "runtime": "inline"}
+    with pytest.warns(FedrayWarning):
+        done = fedray.run(keys, data=data, model=lambda: Fragile(3, 1))
+    assert {"nll", "coverage_95"} <= {name for name, value in rows(done.rounds)[-1].items() if np.isfinite(value or 0)}
