@@ -338,9 +338,6 @@ def draw_as_simulated(study: Study, world: int) -> tuple[ChooseClients, DealBatc
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows that compare the speed with the plain loop on one core, on Ray, and on a GPU. No round is evaluated.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Rows 1 to 4: CPU seconds of a round after warming up, divided by those of the plain loop, on one core.
 
 

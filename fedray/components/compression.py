@@ -148,22 +148,16 @@ def int8(layout: Layout) -> Compress:
     return Compress(same_bytes(bytes_), apply, on_device=True)
 
 
-def restrict_to_columns(compress: Compress, columns: Tensor, d: int) -> Compress:
-    """Returns a compression that sends only s of a model's d values. `compress` compresses these s values.
+def compress_columns(compress: Compress, uploads: Uploads, columns: Tensor) -> Compressed:
+    """Compresses s of the d values of each delta. All other values arrive at the server as 0.
 
-    `columns` are the positions of these s values in the model, in ascending order. All other entries of the delta
-    arrive at the server as 0.
+    `columns` are the positions of the s values in the model, in ascending order. The other values of the clients'
+    private vectors stay as they are.
     """
-
-    def whole(part: Tensor) -> Tensor:
-        return part.new_zeros(len(part), d).index_copy_(1, columns, part)
-
-    def apply(uploads: Uploads) -> Compressed:
-        own = {name: value[:, columns] for name, value in uploads.own.items()}
-        sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
-        return Compressed(whole(sent.delta), {name: whole(value) for name, value in sent.own.items()})
-
-    return Compress(compress.bytes, apply, compress.own)
+    own = {name: value[:, columns] for name, value in uploads.own.items()}
+    sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
+    kept = {name: uploads.own[name].index_copy(1, columns, value) for name, value in sent.own.items()}
+    return Compressed(torch.zeros_like(uploads.delta).index_copy_(1, columns, sent.delta), kept)
 
 
 def error_feedback(compress: Compress) -> Compress:

@@ -6,7 +6,7 @@ has p weights (trainable parameters).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -192,15 +192,6 @@ def teacher_server(base: Server, rows: Rows, seeds: Sequence[int], sampler: Teac
         return after._replace(models=models, extra={**extra, "teachers": known, "teachers_weight": weight})
 
     return Server(init, base.reduce, step, keeps=base.keeps)
-
-
-def follow_random_sample(seeds: Sequence[int], number: int) -> Follow:
-    """Returns a function for `teacher_server` that takes a random one of `number` sampled models as the next model."""
-
-    def follow(world: int, model: int, t: int, teachers: Tensor) -> Tensor:
-        return teachers[1 + int(rng.keys(seeds[world], "fedbe next", t, model) % np.uint64(number))]
-
-    return follow
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -503,20 +494,6 @@ def answer_with_draws(state: State, seeds: Sequence[int], draws: int, p: int) ->
 SITES = "sites"  # name of the tensor in `State.extra` with the natural parameters of the product of all factors
 
 
-class Weights(NamedTuple):
-    """The weights in the objective that a client's training minimizes (IVON-ADMM).
-
-    Attributes:
-        penalty: rho, above 0: the weight of the divergence of the client's Gaussian from the received Gaussian.
-        temperature: tau, above 0: the divisor of the sum of all samples' losses.
-        prior: Precision of the prior, S_0, above 0.
-    """
-
-    penalty: float
-    temperature: float
-    prior: float
-
-
 class _LearnedVariance(NamedTuple):
     """IVON's memory during local training: four vectors of length p.
 
@@ -533,7 +510,7 @@ class _LearnedVariance(NamedTuple):
     received: Tensor
 
 
-def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Transform:
+def learn_by_ivon(*, penalty: float, temperature: float, prior: float, beta1: float, beta2: float, p: int) -> Transform:
     """Returns the optimizer IVON, by which a client trains its Gaussian q over the weights.
 
     The steps minimize `n / tau E_q[loss] + E_q[linear w - precision w^2 / 2] + rho KL(q || received)`. Here n is the
@@ -542,7 +519,9 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
     precisions stay above 0. At a learning rate of 0, nothing changes.
 
     Args:
-        weights: The weights of the terms of the objective.
+        penalty: rho, above 0: the weight of the divergence of the client's Gaussian from the received Gaussian.
+        temperature: tau, above 0: the divisor of the sum of all samples' losses.
+        prior: Precision of the prior, S_0, above 0.
         beta1: Weight of earlier gradients in the running mean of gradients, in [0, 1).
         beta2: Weight of earlier curvatures in the running mean of curvatures, in (0, 1]. With 1, precisions do not
             change.
@@ -550,7 +529,6 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
 
     Source: Shen, Daheim, Cong, et al., *Variational Learning is Effective for Large Deep Networks*, ICML 2024, Alg. 1.
     """
-    rho, tau, prior = weights.penalty, weights.temperature, weights.prior
 
     def init(parameters: Tensor) -> _LearnedVariance:
         mean, own = parameters[..., :p], softplus(parameters[..., p : 2 * p].double()).square().reciprocal()
@@ -562,12 +540,13 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
         gradient: Tensor, state: _LearnedVariance, parameters: Tensor, context: StepContext
     ) -> tuple[Tensor, _LearnedVariance]:
         mean, width, linear, precision, _ = parameters.split_with_sizes((p, p, p, p, 1), dim=-1)
-        data, scale = gradient[..., :p], context.size / (tau * rho)
-        curvature = scale * data * context.noise / softplus(width) - precision / rho  # of loss and duals, at the draw
+        data, scale = gradient[..., :p], context.size / (temperature * penalty)
+        # of loss and duals, at the draw
+        curvature = scale * data * context.noise / softplus(width) - precision / penalty
         y = (1.0 - beta2) * (curvature - (state.precision - state.received)) / state.precision
         own = state.precision * (1.0 + y + 0.5 * y.square())
         momentum = beta1 * state.momentum + (1.0 - beta1) * data
-        pull = (linear - precision * mean) / rho + state.received * (mean - state.center)
+        pull = (linear - precision * mean) / penalty + state.received * (mean - state.center)
         step = (scale * momentum / (1.0 - beta1 ** (context.step + 1)) + pull) / own
         wider = from_natural(torch.cat([torch.zeros_like(own), own], dim=-1)).chunk(2, dim=-1)[1] - width
         widen = -wider / context.lr if context.lr else torch.zeros_like(wider)
@@ -575,21 +554,6 @@ def learn_by_ivon(weights: Weights, beta1: float, beta2: float, p: int) -> Trans
         return torch.cat([step, widen, torch.zeros_like(parameters[..., 2 * p :])], dim=-1), kept
 
     return Transform(init, update, True, "ivon", numbers=p, at=draw_weights)
-
-
-def find_server_step(step: float | Literal["admm"], penalty: float, clients: int) -> float:
-    """Returns alpha, the weight that `step_by_admm` gives to the product of the prior and all factors.
-
-    If `step` is a number, alpha is this number. The word `admm` means `1 / (1 + rho N)`, where rho is `penalty` and N
-    is `clients`.
-
-    Example:
-        The first alpha follows from ten clients and a penalty of 0.2. The second alpha is given.
-
-        >>> round(find_server_step("admm", 0.2, 10), 3), find_server_step(1.0, 0.2, 10)
-        (0.333, 1.0)
-    """
-    return 1.0 / (1.0 + penalty * clients) if step == "admm" else float(step)
 
 
 def step_by_admm(base: Server, rows: Rows, *, alpha: float, kept: float, prior: float, p: int) -> Server:

@@ -371,16 +371,11 @@ class Piece:
         return 0
 
     @property
-    def passes(self) -> int:
-        """Returns how many trainings of a job follow the main training.
+    def locals(self) -> tuple["Local", ...]:
+        """Returns the settings of each training of a job that follows the main training.
 
         Each of them has as many steps as the main training.
         """
-        return 0
-
-    @property
-    def locals(self) -> tuple["Local", ...]:
-        """Returns the settings of each further training of a job."""
         return ()
 
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
@@ -674,7 +669,7 @@ class Local:
         lr: Initial learning rate.
         lr_decay: The factor by which the learning rate is multiplied every `lr_decay_every` rounds.
         lr_decay_every: Number of rounds between two multiplications by `lr_decay`.
-        momentum: Momentum of SGD, 0 to 1.
+        momentum: Momentum of SGD, in [0, 1).
         nesterov: Whether SGD uses Nesterov's momentum.
         weight_decay: Coefficient of weight decay. `weight_decay * w` is added to the gradient. `adamw` instead
             subtracts `lr * weight_decay * w` from the parameters.
@@ -852,7 +847,7 @@ class Phase:
     @cached_property
     def trainings(self) -> int:
         """Returns the number of trainings in a job, the main training included. Each training draws its own batches."""
-        return 1 + sum(piece.passes for piece in self.pieces)
+        return len(self.locals)
 
     @cached_property
     def locals(self) -> tuple[Local, ...]:

@@ -224,12 +224,7 @@ def list_of(check: Check, most: int, scalar: bool = False) -> Check:
             raise ValueError("is not a list: write it as [a, b]")
         if len(entries) > most:
             raise ValueError(f"has {len(entries)} entries: give {most} at most")
-        for entry in entries:
-            try:
-                check(entry)
-            except ValueError as wrong:
-                raise ValueError(f"holds {quote_value(entry)}, which {wrong}") from None
-        return [check(entry) for entry in entries]
+        return [_check_entry(check, quote_value(entry), entry) for entry in entries]
 
     return checked
 
@@ -241,14 +236,18 @@ def map_of(check: Check) -> Check:
     def checked(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise ValueError("is not a mapping: write it as {name: value}")
-        for key, entry in value.items():
-            try:
-                check(entry)
-            except ValueError as wrong:
-                raise ValueError(f"holds {quote_value(key)}: {quote_value(entry)}, which {wrong}") from None
-        return {text(key): check(entry) for key, entry in value.items()}
+        shown = {key: f"{quote_value(key)}: {quote_value(entry)}" for key, entry in value.items()}
+        return {text(key): _check_entry(check, shown[key], entry) for key, entry in value.items()}
 
     return checked
+
+
+def _check_entry(check: Check, shown: str, entry: Any) -> Any:
+    """Returns the checked value of an entry of a list or mapping. Messages show the entry as `shown`."""
+    try:
+        return check(entry)
+    except ValueError as wrong:
+        raise ValueError(f"holds {shown}, which {wrong}") from None
 
 
 @means("number", "0, 1/n or 1")

@@ -186,11 +186,9 @@ class ExactSum:
     limbs: dict[int, Tensor]
 
     def __add__(self, other: "ExactSum") -> "ExactSum":
-        if self.limbs.keys() == other.limbs.keys():
-            return ExactSum({k: v + other.limbs[k] for k, v in self.limbs.items()})
-        keys = self.limbs.keys() | other.limbs.keys()
-        both = {k: [s.limbs[k] for s in (self, other) if k in s.limbs] for k in keys}
-        return ExactSum({k: v[0] if len(v) == 1 else v[0] + v[1] for k, v in both.items()})
+        total = ExactSum({limb: part.clone() for limb, part in self.limbs.items()})
+        total += other
+        return total
 
     def __iadd__(self, other: "ExactSum") -> "ExactSum":  # does not copy the sums of large models
         for limb, part in other.limbs.items():
@@ -365,15 +363,6 @@ def _round_in_place(x: Tensor, limb: int) -> Tensor:
     """
     magic = 1.5 * 2.0 ** (52 - (36 + 28 * limb))
     return x.add_(magic).sub_(magic)
-
-
-def merge_stats(stats: list[Stats]) -> Stats:
-    """Adds the statistics that several processes computed. Their order does not change the bits."""
-    total: Stats = {}
-    for part in stats:
-        for name, value in part.items():
-            total[name] = total[name] + value if name in total else value
-    return total
 
 
 def add_stats(total: Stats, part: Stats) -> None:

@@ -53,7 +53,7 @@ CompressionKind = Literal["dense", "topk", "randomk", "int8"]
 SPARSE_KINDS: tuple[CompressionKind, ...] = ("topk", "randomk")  # uploads of a part of the entries
 Mode = Literal["semi", "buffered", "async"]  # when the server makes a step in asynchronous training
 Staleness = Literal["constant", "polynomial", "hinge"]
-AverageKind = Literal["probabilities", "logits", "outputs"]  # what an ensemble averages
+AverageKind = Literal["probabilities", "logits"]  # what an ensemble averages
 ScoreKind = Literal["lac", "aps", "raps", "regression"]  # the score from which conformal sets are made
 QuantileKind = Literal["exact", "qq"]
 # What trains clients: compiled kernels where possible, else torch (`auto`); compiled kernels only; or torch only.

@@ -6,7 +6,7 @@ client, and a *lane* is one of W jobs that are trained together.
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -633,17 +633,26 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 class WrappedShards:
     """Shards (the clients' data) that are the same as the wrapped shards, except for the training samples.
 
-    Derived classes have the methods `sizes` and `fetch`.
+    Each world of the wrapped shards becomes `folds` worlds. Derived classes have the methods `sizes` and `fetch`.
     """
 
-    def __init__(self, whole: Shards) -> None:
+    def __init__(self, whole: Shards, folds: int = 1) -> None:
         """Wraps the shards `whole`."""
-        self.whole, self.data, self.number, self.worlds = whole, whole.data, whole.number, whole.worlds
-        self.data_folds = whole.data_folds
-        self.normalize, self.targets, self.standardization = whole.normalize, whole.targets, whole.standardization
-        self.test, self.holdout, self.server = whole.test, whole.holdout, whole.server
-        self.client_test, self.client_holdout = whole.client_test, whole.client_holdout
-        self.label_counts, self.clusters, self.cluster_test = whole.label_counts, whole.clusters, whole.cluster_test
+        self.whole, self.folds, self.data = whole, folds, whole.data
+        self.number, self.worlds = whole.number, whole.worlds * folds
+        self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
+        # all other values are those of the world of the wrapped shards from which the world was made
+        self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
+        self.targets = lambda y, world: whole.targets(y, world // folds)
+        self.standardization = lambda world: whole.standardization(world // folds)
+        self.test = lambda world: whole.test(world // folds)
+        self.holdout = lambda world: whole.holdout(world // folds)
+        self.server = lambda world: whole.server(world // folds)
+        self.client_test = lambda world, client: whole.client_test(world // folds, client)
+        self.clusters = lambda world: whole.clusters(world // folds)
+        self.cluster_test = lambda world, client: whole.cluster_test(world // folds, client)
+        self.client_holdout = lambda world, client: whole.client_holdout(world // folds, client)
+        self.label_counts = lambda world: whole.label_counts(world // folds)
 
 
 class ServerShards(WrappedShards):

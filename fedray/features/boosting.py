@@ -417,10 +417,15 @@ def _join_parts(parts: dict[str, Tensor]) -> Tensor:
 # these rounds, because the weights of the client's samples follow from them.
 
 
-class Sent(NamedTuple):
-    """The sizes of the messages that a method sends.
+def boosting_traffic(
+    schedule: Schedule, worlds: int, clients: int, *, learner: int, series: int, seats: int, asked: bool, pool: bool
+) -> Traffic:
+    """Returns a function that counts the bytes that each job of a round of boosting sends and receives.
 
-    Attributes:
+    Args:
+        schedule: The schedule of the clients. It needs no state.
+        worlds: Number of worlds.
+        clients: Number of clients.
         learner: Number of bytes of a learner.
         series: Number of learners that a client sends, F.
         seats: Number of learners that a round adds to the ensemble, S.
@@ -428,29 +433,18 @@ class Sent(NamedTuple):
             learners.
         pool: Whether clients fit and send learners in the first round only.
     """
-
-    learner: int
-    series: int
-    seats: int
-    asked: bool
-    pool: bool
-
-
-def boosting_traffic(schedule: Schedule, worlds: int, clients: int, sent: Sent) -> Traffic:
-    """Returns a function that counts the bytes that each job of a round of boosting sends and receives."""
     before = last_round(schedule, worlds, clients)
 
     def traffic(t: int, plan: Plan) -> tuple[IntArray, IntArray]:
         last = before(t)[plan.world * clients + plan.client]
-        makers = plan if t == 0 or not sent.pool else schedule(0, None)
-        learners = sent.series * np.bincount(makers.world, minlength=worlds)[plan.world]  # of this round, or of round 0
-        everything = sent.learner * learners
-        fitted = 0 if sent.pool and t > 0 else sent.learner * sent.series
-        up = fitted + ERROR * (1 + (learners if sent.asked else np.ones_like(learners)))
-        if sent.pool:
-            return up, np.where(last < 0, everything + CHOICE * t, CHOICE * (t - last))
+        makers = plan if t == 0 or not pool else schedule(0, None)
+        learners = series * np.bincount(makers.world, minlength=worlds)[plan.world]  # of this round, or of round 0
+        fitted = 0 if pool and t > 0 else learner * series
+        up = fitted + ERROR * (1 + (learners if asked else np.ones_like(learners)))
+        if pool:
+            return up, np.where(last < 0, learner * learners + CHOICE * t, CHOICE * (t - last))
         missed = t - 1 - last  # rounds whose learners the client has not received
-        down = everything + CHOICE * (last >= 0) + missed * (CHOICE + sent.learner * sent.seats)
+        down = learner * learners + CHOICE * (last >= 0) + missed * (CHOICE + learner * seats)
         return up, down
 
     return traffic
@@ -550,7 +544,6 @@ class FitTrees(Work):
             passes the weights to scikit-learn. `bootstrap` draws samples with equal probabilities.
         series: Number of learners that a client fits in a round, F. If F is above 1, the learners are boosted on the
             client's own samples.
-        numbers: Number of values that represent one learner.
     """
 
     options: Mapping[str, Any]
@@ -558,10 +551,9 @@ class FitTrees(Work):
     classes: int
     draw: Draw
     series: int
-    numbers: int
 
     def kept_numbers(self, d: int) -> int:
-        return self.numbers * self.series
+        return NUMBERS * tree_nodes(self.leaves) * self.series
 
     def describe(self) -> tuple[str, str]:
         return "sklearn", f"every client fits decision trees of at most {self.leaves} leaves"
@@ -604,7 +596,7 @@ class FitTrees(Work):
         learner is wrong get larger weights, and the next learner is fitted (local AdaBoost).
         """
         rows, weight = job.rows, self._weigh(job)[0]
-        learners = torch.zeros(self.series, self.numbers // 3, 3)  # `numbers` / 3 nodes of three values
+        learners = torch.zeros(self.series, tree_nodes(self.leaves), NUMBERS)
         classes, first = len(np.unique(rows.y)), 0.0
         for number in range(self.series):
             learners[number] = self._fit_one(job, weight, number)

@@ -22,7 +22,6 @@ Generalized Bayesian Learning via Distributed Stein Variational Gradient Descent
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -159,20 +158,6 @@ def _refuse_data(_parameters: Tensor) -> Tensor:
 # The density of particles is the sum of Gaussian kernels, one around each particle, with the bandwidth lambda.
 
 
-class Target(NamedTuple):
-    """The density that the particles represent, `p_0(w) exp(-sum of all samples' losses / temperature)`.
-
-    Attributes:
-        temperature: alpha, the divisor of the losses, above 0.
-        precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter. 0 means a flat prior.
-        bandwidth: lambda, the width of the Gaussian kernels around the particles.
-    """
-
-    temperature: float
-    precision: float
-    bandwidth: float
-
-
 def find_direction(score: Tensor, particles: Tensor) -> Tensor:
     """Returns the directions in which K particles move to become draws from a density, `[K, p]`.
 
@@ -200,7 +185,7 @@ def find_nearby(at: Tensor, particles: Tensor, bandwidth: float) -> Tensor:
     return weight @ particles
 
 
-def approach(target: Target, models: int, steps: int) -> Particles:
+def approach(models: int, steps: int, *, temperature: float, precision: float, bandwidth: float) -> Particles:
     """Returns a `Piece` by which clients move particles to a posterior, and learn their own factors of this posterior.
 
     The posterior is the prior p_0 times one factor t_k for each client k. The own particles of client k have the
@@ -208,16 +193,23 @@ def approach(target: Target, models: int, steps: int) -> Particles:
     have the density q. Training moves the received particles towards the density `(q / r) p_0 exp(-losses /
     temperature)`. The trained particles have the density q_new. Afterwards, the own particles make `steps` steps
     towards the density `(q_new / q) r`.
+
+    Args:
+        models: Number of particles, K.
+        steps: Number of steps of the own particles.
+        temperature: alpha, the divisor of the sum of all samples' losses, above 0.
+        precision: Precision of the prior p_0, which is `N(0, 1 / precision)` for each parameter. 0 means a flat prior.
+        bandwidth: lambda, the width of the Gaussian kernels around the particles.
     """
-    scale = 1.0 / target.bandwidth**2
+    scale = 1.0 / bandwidth**2
 
     def move(gradient: Tensor, received: Tensor, now: Tensor, own: Tensor, size: Tensor) -> Tensor:
-        without = find_nearby(now, received, target.bandwidth) - find_nearby(now, own, target.bandwidth)
-        data = gradient * (size / target.temperature)
-        return -find_direction(scale * without - data - target.precision * now, now)
+        without = find_nearby(now, received, bandwidth) - find_nearby(now, own, bandwidth)
+        data = gradient * (size / temperature)
+        return -find_direction(scale * without - data - precision * now, now)
 
     def learn(now: Tensor, received: Tensor, trained: Tensor, own: Tensor) -> Tensor:
-        new, old, before = (find_nearby(now, each, target.bandwidth) for each in (trained, received, own))
+        new, old, before = (find_nearby(now, each, bandwidth) for each in (trained, received, own))
         return -find_direction(scale * (new - old + before - now), now)
 
     return Particles(models, move, learn, steps)

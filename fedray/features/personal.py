@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.components.compression import restrict_to_columns
+from fedray.components.compression import compress_columns
 from fedray.core import rng
 from fedray.core.method import Compress, Local, Phase, Piece
 from fedray.core.types import Layout, Plan, State
@@ -101,7 +101,8 @@ def compress_rest(make: Callable[[Layout], Compress], layout: Layout, private: t
     model.
     """
     columns = torch.from_numpy(np.flatnonzero(~layout.mask(private)))
-    return restrict_to_columns(make(drop_layers(layout, private)), columns, layout.d)
+    inner = make(drop_layers(layout, private))
+    return Compress(inner.bytes, lambda uploads: compress_columns(inner, uploads, columns), inner.own)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,8 +123,8 @@ class PersonalPasses(Piece):
 
     Example:
         >>> passes = PersonalPasses((Local(pull=0.1), Local(pull=1.0)))
-        >>> passes.keeps, passes.passes, passes.answers
-        (('personal/0', 'personal/1'), 2, True)
+        >>> passes.keeps, passes.answers
+        (('personal/0', 'personal/1'), True)
     """
 
     each: tuple[Local, ...]
@@ -131,10 +132,6 @@ class PersonalPasses(Piece):
     @property
     def keeps(self) -> tuple[str, ...]:
         return tuple(f"{PREFIX}{p}" for p in range(len(self.each)))
-
-    @property
-    def passes(self) -> int:
-        return len(self.each)
 
     @property
     def locals(self) -> tuple[Local, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedray.components.compression import compress_columns
 from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.errors import BadInput
 from fedray.core.method import Compress, Compressed, Piece, Reading, Server
@@ -430,12 +431,8 @@ def compress_slices(each: Sequence[Compress]) -> Compress:
         return out
 
     def apply(uploads: Uploads) -> Compressed:
-        compress, columns = each[int(uploads.tier[0])], uploads.columns  # all clients of a block have the same tier
-        if columns is None:
-            return compress.apply(uploads)
-        own = {name: value[:, columns] for name, value in uploads.own.items()}
-        sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
-        kept = {name: uploads.own[name].index_copy(1, columns, value) for name, value in sent.own.items()}
-        return Compressed(torch.zeros_like(uploads.delta).index_copy_(1, columns, sent.delta), kept)
+        compress = each[int(uploads.tier[0])]  # all clients of a block have the same tier
+        columns = uploads.columns
+        return compress.apply(uploads) if columns is None else compress_columns(compress, uploads, columns)
 
-    return Compress(size, apply, each[0].own, lossless=all(one.lossless for one in each))
+    return Compress(size, apply, each[0].own)

@@ -103,7 +103,7 @@ def mask_rows(fetched: Fetched, masks: list[BoolArray]) -> Fetched:
     return fetched._replace(rows=rows, size=size)
 
 
-class LeaveOutShards:
+class LeaveOutShards(WrappedShards):
     """Shards (the clients' data) in which each world lacks the samples of one fold.
 
     World w of the wrapped shards becomes `folds` worlds. World `w * folds + f` lacks fold f.
@@ -123,21 +123,8 @@ class LeaveOutShards:
         If `within` is true, fold f is a part of every client's samples. Otherwise fold f consists of all samples of
         client f.
         """
-        self.whole, self.seeds, self.folds, self.within = whole, seeds, folds, within
-        self.data, self.number, self.worlds = whole.data, whole.number, whole.worlds * folds
-        self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
-        # all other values are those of the world of the wrapped shards from which the world was made
-        self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
-        self.targets = lambda y, world: whole.targets(y, world // folds)
-        self.standardization = lambda world: whole.standardization(world // folds)
-        self.test = lambda world: whole.test(world // folds)
-        self.holdout = lambda world: whole.holdout(world // folds)
-        self.server = lambda world: whole.server(world // folds)
-        self.client_test = lambda world, client: whole.client_test(world // folds, client)
-        self.clusters = lambda world: whole.clusters(world // folds)
-        self.cluster_test = lambda world, client: whole.cluster_test(world // folds, client)
-        self.client_holdout = lambda world, client: whole.client_holdout(world // folds, client)
-        self.label_counts = lambda world: whole.label_counts(world // folds)
+        super().__init__(whole, folds)
+        self.seeds, self.within = seeds, within
 
     def fold_of(self, world: int, client: int, size: int) -> IntArray:
         """Returns the fold of each of the n samples of a client, `[n]`. `world` is a world of the wrapped shards."""

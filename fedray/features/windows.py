@@ -193,9 +193,13 @@ def _cut_steps(block: Block) -> Iterator[Block]:
     steps = np.arange(int(block.steps.max()))
     keys = rng.fresh(rng.fresh(block.keys, _STEP), steps[:, None])  # [S, W]
     block = block._replace(steps=np.ones_like(block.steps), local=plain, anchor=anchor, wants_change=False)
+
+    def read_one(step: int, _low: int, _high: int) -> tuple[Tensor, Tensor]:
+        return block.read(step, step + 1)
+
     for s in steps:
         yield block._replace(
-            read=partial(lambda step, _first, _end: block.read(step, step + 1), int(s)),
+            read=partial(read_one, int(s)),
             weight=block.weight[s : s + 1],
             keys=keys[s],
             source=None if source is None else source._replace(index=source.index[s : s + 1]),

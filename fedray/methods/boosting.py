@@ -57,6 +57,7 @@ Deviations:
        from all clients together, which no federation can do. A client stops its own boosting when a learner is no
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
+       The learners that a client downloads in a round in which it drops out or is not available are never counted.
        The traffic includes all messages of a round. The network's latency is added once for all bytes that a client
        sends, and once for all bytes that it receives. If a client drops out, its learner still counts as sent to all
        other clients.
@@ -202,9 +203,6 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
     size = _ensemble(setting)
     worlds, number = len(setting.seeds), setting.clients.number
     series = size.rounds if prepared else 1
-    sent = kit.boosting.Sent(
-        4 * size.tree_numbers, series, size.seats, asked=candidates is kit.boosting.each_alone, pool=prepared
-    )
     schedule = kit.base.make_schedule(setting)
     learner = _learner(setting, size, draw=setting.options["draw"])
     return kit.Phase(
@@ -217,7 +215,16 @@ def _boost(setting: kit.Setting, candidates: kit.boosting.Candidates, *, prepare
             worlds, size.classes, setting.layout, candidates, keeps_pool=prepared
         ),
         compress=kit.dense(setting.layout),
-        traffic=kit.boosting.boosting_traffic(schedule, worlds, number, sent),
+        traffic=kit.boosting.boosting_traffic(
+            schedule,
+            worlds,
+            number,
+            learner=4 * size.tree_numbers,
+            series=series,
+            seats=size.seats,
+            asked=candidates is kit.boosting.each_alone,
+            pool=prepared,
+        ),
     )
 
 
@@ -236,4 +243,4 @@ def _learner(
 ) -> kit.FitTrees:
     """Returns the work of a client, which fits a decision tree (the learner) in each round of boosting or bagging."""
     options = {key: value for key, value in setting.options["learner"].items() if key != "name"}
-    return kit.FitTrees(options, size.leaves, size.classes, draw, series=1, numbers=size.tree_numbers)
+    return kit.FitTrees(options, size.leaves, size.classes, draw, series=1)

@@ -59,6 +59,7 @@ from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Option, flag, real, whole
 from fedray.methods import kit
 from fedray.methods.feddyn import correct_clients
+from fedray.methods.heterofl import SPECS as HETEROFL
 
 
 def add_heads(net: Any, options: Mapping[str, Any], shape: tuple[int, ...], name: str) -> Any:
@@ -108,12 +109,7 @@ SPECS = {
         defaults={
             "method": {"models": 1},
             "predict": {"average": "logits"},
-            "clients": {
-                "tiers": {
-                    "hpc": {"share": 0.5, "seconds_per_step": 0.002, "uplink": 12.5e6},
-                    "lpc": {"share": 0.5, "width": 0.25, "seconds_per_step": 0.01, "uplink": 1.25e6},
-                }
-            },
+            "clients": HETEROFL["heterofl"].defaults["clients"],
         },
         robust=False,
         optimizer=False,

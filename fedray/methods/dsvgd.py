@@ -151,14 +151,14 @@ def dsvgd(setting: kit.Setting) -> kit.Method:
     if decay != "none":
         name, momentum = setting.local.optimizer, setting.local.momentum
         kit.base.require("DSVGD (method.decay)", local__optimizer=(name, "sgd"), local__momentum=(momentum, 0))
-    target = kit.particles.Target(options["temperature"], options["precision"], options["bandwidth"])
+    density = {key: options[key] for key in ("temperature", "precision", "bandwidth")}
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.every_model,  # the scheduled client downloads all particles
         local=replace(setting.local, step=None if decay == "none" else kit.particles.divide_by_root(decay)),
         compress=kit.dense,
         # L steps of the particles of q, and L' steps of the particles of t_k
-        pieces=[kit.particles.approach(target, setting.models, options["factor_steps"])],
+        pieces=[kit.particles.approach(setting.models, options["factor_steps"], **density)],
         merge=kit.mean,  # the mean over one client: the next client receives what this client sent
     )
     return kit.Method("dsvgd", phase)

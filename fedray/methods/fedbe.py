@@ -51,7 +51,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Option, one_of, real, whole
 from fedray.methods import kit
 from fedray.methods.fedag import answer_with_sample
@@ -60,38 +59,35 @@ _SAMPLER = {
     "sampler": Option("gaussian", one_of("gaussian", "dirichlet"), "the distribution from which models are drawn"),
     "samples": Option(10, whole(1, 10**4), "S, the models that are drawn"),
 }
+_FEDBE = MethodSpec(
+    "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
+    family="Bayesian",
+    options={
+        **_SAMPLER,
+        "temperature": Option(
+            0.5, real("(0, inf)"), "temperature of the teachers' probabilities; below 1 it sharpens them"
+        ),
+        "server_data": Option(
+            0.1, real("(0, 1)"), "share of the training rows that the server holds instead of the clients"
+        ),
+        "distil_epochs": Option(20, whole(0, 10**6), "passes over the server's inputs"),
+        "distil_lr": Option(0.01, real("(0, inf)"), "learning rate of the student"),
+        "distil_batch": Option(32, whole(1, 10**6), "inputs of a batch of distillation"),
+    },
+    defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
+    robust=False,
+    optimizer=False,
+    coefficients=False,
+    samples=True,
+    server_steps=True,
+)
 SPECS = {
-    "fedbe": MethodSpec(
-        "FedBE: a Bayesian ensemble at the server, distilled into the next model (Chen and Chao 2021)",
-        family="Bayesian",
-        options={
-            **_SAMPLER,
-            "temperature": Option(
-                0.5, real("(0, inf)"), "temperature of the teachers' probabilities; below 1 it sharpens them"
-            ),
-            "server_data": Option(
-                0.1, real("(0, 1)"), "share of the training rows that the server holds instead of the clients"
-            ),
-            "distil_epochs": Option(20, whole(0, 10**6), "passes over the server's inputs"),
-            "distil_lr": Option(0.01, real("(0, inf)"), "learning rate of the student"),
-            "distil_batch": Option(32, whole(1, 10**6), "inputs of a batch of distillation"),
-        },
-        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        robust=False,
-        optimizer=False,
-        coefficients=False,
-        samples=True,
-        server_steps=True,
-    ),
-    "fedbe_nokd": MethodSpec(
-        "FedBE without distillation: the next model is a random sample",
-        family="Bayesian",
+    "fedbe": _FEDBE,
+    "fedbe_nokd": replace(
+        _FEDBE,
+        text="FedBE without distillation: the next model is a random sample",
         options=_SAMPLER,
-        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        robust=False,
-        optimizer=False,
-        coefficients=False,
-        samples=True,
+        server_steps=False,
     ),
 }
 
@@ -99,8 +95,7 @@ SPECS = {
 def fedbe(setting: kit.Setting) -> kit.Method:
     """Composes FedBE with K models, `[K, d]`. The paper has K = 1."""
     learn = setting.distil
-    if learn is None:
-        raise BadInput("method.server_data: the server holds no inputs to distil on: raise it, or choose fedbe_nokd")
+    assert learn is not None, "the method has the option `distil_epochs`"
 
     def follow(world: int, model: int, t: int, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
         return learn(world, teachers[0], teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
@@ -112,9 +107,12 @@ def fedbe(setting: kit.Setting) -> kit.Method:
 
 def fedbe_nokd(setting: kit.Setting) -> kit.Method:
     """Composes FedBE without distillation. The next model is one of the drawn models."""
-    return with_teachers(
-        setting, "fedbe_nokd", kit.gaussians.follow_random_sample(setting.seeds, setting.options["samples"])
-    )
+    drawn = kit.numpy.uint64(setting.options["samples"])
+
+    def follow(world: int, model: int, t: int, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
+        return teachers[1 + int(kit.rng.keys(setting.seeds[world], "fedbe next", t, model) % drawn)]
+
+    return with_teachers(setting, "fedbe_nokd", follow)
 
 
 def with_teachers(setting: kit.Setting, name: str, follow: kit.gaussians.Follow) -> kit.Method:

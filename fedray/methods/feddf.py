@@ -51,7 +51,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Needs, Option, ReadSections, flag, means, one_of, real, text, whole
 from fedray.methods import kit
 
@@ -127,8 +126,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
     if setting.stack is not None:
         return _feddf_of_several(setting, setting.stack)
     learn = setting.distil
-    if learn is None:
-        raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
+    assert learn is not None, "the method has the option `distil_steps`"
 
     def fuse(world: int, model: int, t: int, start: kit.torch.Tensor, teachers: kit.torch.Tensor) -> kit.torch.Tensor:
         return learn(world, start, teachers, kit.rng.keys(setting.seeds[world], "distil", t, model))
@@ -143,8 +141,7 @@ def feddf(setting: kit.Setting) -> kit.Method:
 def _feddf_of_several(setting: kit.Setting, stack: kit.stacking.Stack) -> kit.Method:
     """Composes one federated training for each architecture (Alg. 3)."""
     learn = setting.fuse
-    if learn is None:
-        raise BadInput("method.inputs: the server holds no inputs to distil on: raise method.server_data")
+    assert learn is not None, "the method has the option `distil_steps`"
 
     def fuse(world: int, model: int, t: int, students: list[kit.distillation.Student]) -> list[kit.torch.Tensor]:
         return learn(world, students, kit.rng.keys(setting.seeds[world], "distil", t, model))

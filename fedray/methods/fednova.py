@@ -85,8 +85,8 @@ def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, 
 
     def reduce(uploads: kit.Uploads) -> kit.Stats:
         group, weight = rows.of(uploads), kit.upload_weights(uploads, weighting)
-        taken = kit.block.count_steps(uploads.size, local) if uploads.steps is None else uploads.steps
-        tau = kit.torch.from_numpy(kit.block.weigh_gradients(taken, local))[:, None]
+        assert uploads.steps is not None, "training gives them"
+        tau = kit.torch.from_numpy(kit.block.weigh_gradients(uploads.steps, local))[:, None]
         delta = uploads.delta.to(kit.torch.float64, copy=True)
         delta[:, :trainable] /= tau.clamp(min=1)  # -d_i
         return {

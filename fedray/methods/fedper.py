@@ -57,31 +57,26 @@ from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Option, whole
 from fedray.methods import kit
 
+_FEDPER = MethodSpec(
+    "FedPer: the last layer stays with the client, the others are averaged (Arivazhagan et al. 2019)",
+    family="personal models",
+    defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
+    splits=True,
+    own_models=True,
+    private="the last layer",
+)
 SPECS = {
-    "fedper": MethodSpec(
-        "FedPer: the last layer stays with the client, the others are averaged (Arivazhagan et al. 2019)",
-        family="personal models",
-        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
-        splits=True,
-        own_models=True,
-        private="the last layer",
-    ),
-    "fedbn": MethodSpec(
-        "FedBN: normalization layers stay with the client, the others are averaged (Li et al. 2021)",
-        family="personal models",
-        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["norm"]}},
-        splits=True,
-        own_models=True,
+    "fedper": _FEDPER,
+    "fedbn": replace(
+        _FEDPER,
+        text="FedBN: normalization layers stay with the client, the others are averaged (Li et al. 2021)",
+        defaults={**_FEDPER.defaults, "local": {"private": ["norm"]}},
         private="normalization layers",
     ),
-    "fedrep": MethodSpec(
-        "FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
-        family="personal models",
+    "fedrep": replace(
+        _FEDPER,
+        text="FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
         options={"body_epochs": Option(1, whole(1, 10**6), "of `local.epochs` the last so many, which train the body")},
-        defaults={"method": {"models": 1}, "server": {"weighting": "examples"}, "local": {"private": ["head"]}},
-        splits=True,
-        own_models=True,
-        private="the last layer",
     ),
 }
 

@@ -58,8 +58,9 @@ Deviations:
        voting does not count first choices. The code's neural aggregator has biases. The code's `client_weights` start
        at 1, and one more parameter is added to the outputs of all classes.
     2. Every client takes part in phase 1; the section `participation` applies only to phase 2.
-    3. A client downloads all N networks, including its own, when it first takes part in phase 2. Computing the outputs
-       for the proxy samples takes no virtual time.
+    3. A client downloads all N networks, including its own, when it is first scheduled in phase 2. If it drops out or
+       is not available in this round, the download is never counted. Computing the outputs for the proxy samples takes
+       no virtual time.
     4. If a client drops out, has no samples, or fails in training, the ensemble has the client's initial network. In
        `label_shares` such a client still counts with the number of its samples.
     5. The paper's mixture of experts is left out. The paper's last phase distils the result into one network.

@@ -173,15 +173,16 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
     kit.base.check_own_prior(local, "IVON-ADMM", "method.prior")
     prior, penalty = options["prior"], options["penalty"]
     kept = options["dual_step"] * penalty  # gamma rho
-    alpha = kit.gaussians.find_server_step(options["server_step"], penalty, setting.clients.number)
-    weights = kit.gaussians.Weights(penalty, options["temperature"], prior)
+    step = options["server_step"]
+    alpha = 1.0 / (1.0 + penalty * setting.clients.number) if step == "admm" else float(step)
+    ivon = {key: options[key] for key in ("temperature", "beta1", "beta2")}
     phase = kit.federated(
         # t_k, minus the duals (v_k, V_k), stays
         replace(setting, private=(kit.net.SITE,), memory=(kit.net.SITE,)),
         assign=kit.permutation,  # the clients that take part, who receive q
         local=replace(
             local,  # q_k = argmin n_k / tau E[loss_k] + E[log t_k] + rho KL(q_k || q), by IVON
-            step=kit.gaussians.learn_by_ivon(weights, options["beta1"], options["beta2"], p),
+            step=kit.gaussians.learn_by_ivon(penalty=penalty, prior=prior, p=p, **ivon),
         ),
         compress=kit.dense,
         pieces=[kit.Finish(kit.gaussians.refine_sites(kept, 1.0, prior, p))],  # t_k <- t_k (q_k / q)^(gamma rho)

@@ -90,15 +90,15 @@ class Setting:
         features: A function that takes network inputs and returns the p features in which the network is linear, `[n,
             p]`. None means that the network is not linear in any features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
-            student `[d]`. `distil` is None if the server holds no inputs.
+            student `[d]`. `distil` is None if the method has no option `distil_epochs`.
         distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
-            server, and how many samples these steps read. `distil_work` is None if the server holds no inputs.
+            server, and how many samples these steps read.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
             samples. The key `method.validation` sets which share of all samples the server holds for this purpose.
             `score` is None if there are no such samples.
         fuse: A function that takes (world, students with their uploads, key of the random numbers) and returns the
             trained students, `[d]` each. The students learn the mean prediction of all uploads. `fuse` is None if the
-            server holds no inputs, or if the method has no `networks`.
+            method has no option `distil_steps`.
         walk: Random walk of the models over the clients. None means that there is a server.
         stack: In methods with a meta model, such as stacking, the base networks and the meta model. With
             `method.networks`, these networks and their clients. None for all other methods.

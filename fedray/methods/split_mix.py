@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from fedray.core.options import MethodSpec
 from fedray.methods import kit
+from fedray.methods.shefl import SPECS as SHEFL
 
 SPECS = {
     "split_mix": MethodSpec(
@@ -44,12 +45,7 @@ SPECS = {
         defaults={
             "method": {"models": 8},
             "server": {"weighting": "examples"},
-            "clients": {
-                "tiers": {
-                    "hpc": {"share": 0.5, "models_per_round": "all", "seconds_per_step": 0.002, "uplink": 12.5e6},
-                    "lpc": {"share": 0.5, "seconds_per_step": 0.01, "uplink": 1.25e6},
-                }
-            },
+            "clients": SHEFL["shefl"].defaults["clients"],
         },
     ),
 }

@@ -42,8 +42,8 @@ Deviations:
        therefore a softmax layer. For real targets (the paper's future work) the meta model is a linear layer, whose
        inputs are the bases' predictions. Two more choices are an MLP, and the plain average of the bases, which needs
        no training.
-    5. When a client first takes part in phase 3, it downloads the sub models that it needs. Computing the features
-       takes no virtual time.
+    5. When a client is first scheduled in phase 3, it downloads the sub models that it needs. If it drops out or is not
+       available in this round, the download is never counted. Computing the features takes no virtual time.
     6. The paper recommends traditional models, too. A base may be a scikit-learn classifier that each client fits on
        its own samples. Sub model (b, j) is then a vote of the clients' classifiers. With `folds: client` the classifier
        of client j does not vote. The probabilities of a sub model are the shares of the votes. Classifiers cost no

@@ -402,8 +402,7 @@ def _take_out(net: nn.Module) -> list[tuple[str, str]]:
 # standard deviation is `softplus(rho)`. The network predicts with the mean of the first Gaussian (own mean).
 
 OWN = "own"  # name of the layer that holds a client's posterior; the prior is the layer after it
-NAMES = ("own.mean", "own.rho", "prior.mean", "prior.rho")  # names of the first vectors of a model
-PARTS = len(NAMES)
+PARTS = 4  # vectors of a model: own.mean, own.rho, prior.mean and prior.rho
 
 
 class MeanField(nn.Module):
@@ -450,13 +449,6 @@ def make_gaussian(mean: Tensor, rho: float) -> nn.ParameterDict:
 # 2)` has linear terms and precisions, `[p]` each. `is_prior` is a single value. The network predicts with the mean.
 
 SITE = "site"  # name of the layer that holds a client's factor
-SITE_NAMES = (
-    "posterior.mean",
-    "posterior.rho",
-    "site.linear",
-    "site.precision",
-    "start.is_prior",
-)  # names of the vectors of a model
 
 
 class Partitioned(nn.Module):

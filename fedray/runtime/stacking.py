@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.method import JobRows
-from fedray.core.sums import merge_stats
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, SizedPlan, State, Stats
 from fedray.data.shards import count_held_labels, read_clients
 from fedray.features import stacking
@@ -205,14 +204,14 @@ class StackWorkers:
         of_parts = list(split_plan(self.study.parts, jobs.plan))
         if not of_parts:
             return {}, JobRows(np.empty(0))
-        stats: list[Stats] = []
+        stats: Stats = {}
         rows: list[JobRows] = []
         for i, part, places, plan in of_parts:
             own, phase = jobs.take(places)._replace(plan=plan), part.study.method.phase
             part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part), phase)
-            stats.append({f"{i}/{name}": value for name, value in part_stats.items()})
+            stats |= {f"{i}/{name}": value for name, value in part_stats.items()}
             rows.append(part_rows)
-        return merge_stats(stats), in_order([one.jobs for one in of_parts], rows)
+        return stats, in_order([one.jobs for one in of_parts], rows)
 
     def forward(self, rows: Tensor, counters: Tensor, world: int, x: Tensor) -> Tensor:
         """Computes the raw outputs of a stack and of its sub models.

@@ -17,7 +17,7 @@ from uploads import begin, send
 
 from fedray.components import gaussians
 from fedray.components.servers import Rows, mean
-from fedray.core.method import Local, Reading, Server, StepContext
+from fedray.core.method import Local, Reading, Server, StepContext, Transform
 from fedray.core.types import State
 from fedray.models.net import MeanField, Partitioned, net_of
 from fedray.training.client_code import draw_noise, train_client_lanes, train_client_loop
@@ -195,7 +195,7 @@ def admm(clients: int, *, penalty: float = 1.0, gamma: float = 1.0, step: Any = 
     def learn(start: Tensor, likelihood: Tensor, site: Tensor) -> Tensor:
         return gaussians.find_posterior(start, PRIOR, 6) + (likelihood - site) / penalty
 
-    kept, alpha = gamma * penalty, gaussians.find_server_step(step, penalty, clients)
+    kept, alpha = gamma * penalty, 1 / (1 + penalty * clients) if step == "admm" else step
     server = gaussians.step_by_admm(mean(ROWS), ROWS, alpha=alpha, kept=kept, prior=PRIOR, p=6)
     return Federation(clients, server, learn, kept=kept, sent=1.0)
 
@@ -227,13 +227,15 @@ def test_the_draws_that_answer_have_the_posteriors_mean_and_deviation() -> None:
     assert gaussians.answer_with_draws(state, [5, 6], 0, p).state is state
 
 
-def train_as_written(block: Any, lane: int, weights: gaussians.Weights) -> tuple[Tensor, Tensor]:
+def train_as_written(
+    block: Any, lane: int, *, penalty: float, temperature: float, prior: float
+) -> tuple[Tensor, Tensor]:
     """Mean and precision after one client's training by IVON as the paper has it: with h, delta, v and V."""
     start, size = block.start[lane].double(), int(block.reading.size[lane])
-    n, m, s = size / (weights.temperature * weights.penalty), start[:P], softplus(start[P : 2 * P]) ** -2
-    v, big_v = (-part * weights.temperature / size for part in start[2 * P : 4 * P].chunk(2))
-    prior, center = (torch.full_like(s, weights.prior), 0.0 * m) if start[4 * P] > 0.5 else (s, m)
-    delta, momentum = prior / n, torch.zeros_like(m)
+    n, m, s = size / (temperature * penalty), start[:P], softplus(start[P : 2 * P]) ** -2
+    v, big_v = (-part * temperature / size for part in start[2 * P : 4 * P].chunk(2))
+    first, center = (torch.full_like(s, prior), 0.0 * m) if start[4 * P] > 0.5 else (s, m)
+    delta, momentum = first / n, torch.zeros_like(m)
     h = s / n - delta
     for step in range(int(block.steps[lane])):
         x, y = (part[0, lane] for part in block.read(step, step + 1))
@@ -255,13 +257,13 @@ def train_as_written(block: Any, lane: int, weights: gaussians.Weights) -> tuple
 @pytest.mark.parametrize("is_prior", [1.0, 0.0], ids=["first", "later"])
 def test_local_training_is_ivon_with_the_duals_of_the_paper(train: Any, is_prior: float) -> None:
     """Of clients of several sizes, whose last batches are padded; factors and the mark stay as they are."""
-    sizes, weights = [11, 7], gaussians.Weights(penalty=0.5, temperature=0.1, prior=PRIOR)
+    sizes, weights = [11, 7], {"penalty": 0.5, "temperature": 0.1, "prior": PRIOR}
     block = blocks_of(Local(), sizes, is_prior)
-    block = block._replace(local=Local(step=gaussians.learn_by_ivon(weights, BETA1, BETA2, P)), lr=0.02)
+    block = block._replace(local=Local(step=gaussians.learn_by_ivon(**weights, beta1=BETA1, beta2=BETA2, p=P)), lr=0.02)
     start = block.start
     found = train(SITED, block).final
     for lane in range(2):
-        m, s = train_as_written(block, lane, weights)
+        m, s = train_as_written(block, lane, **weights)
         assert (m - start[lane, :P]).abs().max() > 0.02 and (s - 1 / softplus(torch.tensor(-2.5)) ** 2).abs().max() > 1
         torch.testing.assert_close(found[lane, :P].double(), m, rtol=0, atol=1e-4)
         torch.testing.assert_close(softplus(found[lane, P : 2 * P].double()) ** -2, s, rtol=2e-4, atol=0)
@@ -275,6 +277,10 @@ def context(noise: Tensor, size: int, step: int = 0) -> StepContext:
     return StepContext(0, none, step, none, 0.1, none, torch.clone, torch.clone, noise, torch.tensor(size))
 
 
+def ivon(p: int, *, penalty: float, temperature: float = 1.0, beta2: float = BETA2) -> Transform:
+    return gaussians.learn_by_ivon(penalty=penalty, temperature=temperature, prior=PRIOR, beta1=BETA1, beta2=beta2, p=p)
+
+
 def ivon_row_of(natural: Tensor, site: Tensor, is_prior: float = 0.0) -> Tensor:
     return torch.cat([gaussians.from_natural(natural), site, torch.tensor([is_prior])]).double()
 
@@ -283,7 +289,7 @@ def test_a_factor_that_outweighs_the_received_precision_leaves_a_client_none() -
     """Where its rows say nothing, its precision goes to S_g - b / rho, and where that is below 0 to next to nothing."""
     factor = torch.tensor([0.0, 0.0, 1.0, 6.0], dtype=torch.float64)
     row = ivon_row_of(torch.tensor([0.0, 0.0, 10.0, 10.0], dtype=torch.float64), factor)
-    rule = gaussians.learn_by_ivon(gaussians.Weights(penalty=0.5, temperature=1.0, prior=PRIOR), BETA1, BETA2, 2)
+    rule = ivon(2, penalty=0.5)
     state, noise = rule.init(row), torch.ones(2, dtype=torch.float64)
     for step in range(1000):
         state = rule.update(torch.zeros(9, dtype=torch.float64), state, row, context(noise, 20, step))[1]
@@ -295,8 +301,7 @@ def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_avera
     """Over both signs of the noise, for a quadratic loss: the fixed point that decides the signs of the duals."""
     g, n = torch.Generator().manual_seed(3), 20
     mine, others = (torch.rand(2, 5, generator=g, dtype=torch.float64) * 30 + 1 for _ in range(2))
-    weights = gaussians.Weights(0.3, 0.2, PRIOR)
-    rule = gaussians.learn_by_ivon(weights, BETA1, BETA2, 5)
+    rule = ivon(5, penalty=0.3, temperature=0.2)
     whole = (mine + others).flatten()
     whole[5:] += PRIOR
     row = ivon_row_of(whole, mine.flatten())
@@ -304,7 +309,7 @@ def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_avera
     for sign in (1.0, -1.0):
         noise = torch.full((5,), sign, dtype=torch.float64)
         at = rule.at(row, noise)[:5]  # type: ignore[misc]
-        gradient = torch.cat([(mine[1] * at - mine[0]) * weights.temperature / n, torch.zeros(16)])
+        gradient = torch.cat([(mine[1] * at - mine[0]) * 0.2 / n, torch.zeros(16)])
         step, state = rule.update(gradient, rule.init(row), row, context(noise, n))
         moved.append(step[:5] * state.precision)
         ratio.append(state.precision / whole[5:] - 1)
@@ -317,7 +322,7 @@ def test_at_the_exact_posterior_with_exact_factors_a_step_moves_nothing_on_avera
 
 def test_a_step_leaves_at_least_half_of_a_precision() -> None:
     """Also with huge curvature of either sign."""
-    rule = gaussians.learn_by_ivon(gaussians.Weights(1.0, 1.0, PRIOR), BETA1, 0.5, 5)
+    rule = ivon(5, penalty=1.0, beta2=0.5)
     natural = torch.tensor([0.0, 1, 2, 3, 4, 1, 1, 10, 10, 100]).double()
     row = ivon_row_of(natural, torch.zeros(10))
     for size in (-1e3, -2.0, -0.1, 0.1, 1e3):

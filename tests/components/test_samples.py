@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 from fedray.components.one_shot import Cycles, correct_by_precision, sample_posterior
 from fedray.core.method import Local, Reading, StepContext
-from fedray.features.particles import Target, approach, divide_by_root, find_direction, find_nearby
+from fedray.features.particles import approach, divide_by_root, find_direction, find_nearby
 from fedray.models.net import Samples, net_of
 from fedray.training.client_code import train_client_lanes, train_client_loop
 
@@ -150,7 +150,7 @@ def test_lanes_side_by_side_are_lanes_one_by_one() -> None:
     assert all((samples[:, i] != samples[:, i + 1]).any(dim=1).all() for i in range(2))
 
 
-PLAIN = Target(temperature=1.0, precision=2.0, bandwidth=0.7)
+PLAIN = {"temperature": 1.0, "precision": 2.0, "bandwidth": 0.7}
 
 
 def particles_draw(*shape: int, seed: int = 0) -> Tensor:
@@ -201,7 +201,7 @@ def test_particles_become_a_sample_of_a_gaussian() -> None:
     n, precision = 12, torch.tensor([[2.0, 0.6], [0.6, 1.0]], dtype=torch.float64) / 4
     mode = torch.tensor([1.0, -2.0], dtype=torch.float64)
     whole = n * precision / 3.0 + 0.5 * torch.eye(2)
-    particles = approach(Target(temperature=3.0, precision=0.5, bandwidth=0.3), 60, 0)
+    particles = approach(60, 0, temperature=3.0, precision=0.5, bandwidth=0.3)
     start = particles_draw(60, 2)
     now = start.clone()
     for _ in range(600):
@@ -233,7 +233,7 @@ def test_later_the_target_is_the_received_density_over_the_own_times_prior_and_l
         return density(v, received, 0.7) - density(v, own, 0.7) + prior + likelihood
 
     received, now, own = (particles_draw(5, 3, seed=seed) for seed in range(3))
-    particles = approach(PLAIN._replace(temperature=4.0), 5, 1)
+    particles = approach(5, 1, **PLAIN | {"temperature": 4.0})
     moved = particles.move(now - centre, received, now, own, torch.tensor(n))
     torch.testing.assert_close(moved, -find_direction(score_of(target, now), now))
     plain = -find_direction(score_of(lambda v: target(v) - density(v, received, 0.7) + density(v, own, 0.7), now), now)
@@ -246,13 +246,13 @@ def test_the_own_particles_learn_what_has_changed() -> None:
     def target(v: Tensor) -> Tensor:
         return density(v, trained, 0.7) - density(v, received, 0.7) + density(v, own, 0.7)
 
-    particles = approach(PLAIN, 5, 1)
+    particles = approach(5, 1, **PLAIN)
     torch.testing.assert_close(
         particles.learn(now, received, trained, own), -find_direction(score_of(target, now), now)
     )
     one = [part[:1] for part in (received, trained, own)]
     new = one[2] + one[1] - one[0]  # of one particle this is where it ends
-    torch.testing.assert_close(approach(PLAIN, 1, 1).learn(new, *one), torch.zeros_like(new), rtol=0, atol=1e-12)
+    torch.testing.assert_close(approach(1, 1, **PLAIN).learn(new, *one), torch.zeros_like(new), rtol=0, atol=1e-12)
 
 
 def test_the_first_step_has_the_size_of_the_rate_and_later_ones_remember() -> None:

@@ -12,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from uploads import merge_stats
 
 from fedray.core.errors import Overflow
-from fedray.core.sums import Counts, ExactSum, Kept, Largest, add_stats, exact_sum, merge_stats
+from fedray.core.sums import Counts, ExactSum, Kept, Largest, add_stats, exact_sum
 from fedray.files.plain import hash_tensors
 
 ROWS, WIDTH, GROUPS = 12, 5, 3

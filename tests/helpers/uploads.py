@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,25 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Server
-from fedray.core.types import State, Uploads
+from fedray.core.sums import add_stats
+from fedray.core.types import State, Stats, Uploads
 
 
 def send(delta: Tensor, **columns: Any) -> Uploads:
     """Returns uploads. Row j is client j's change of model 0 of world 0, with tier 0 and one sample by default."""
     jobs = np.arange(len(delta))
-    usual = {"client": jobs, "model": 0 * jobs, "world": 0 * jobs, "tier": 0 * jobs, "size": 0 * jobs + 1}
+    usual = {"client": jobs, "model": 0 * jobs, "world": 0 * jobs, "tier": 0 * jobs}
+    usual |= {"size": 0 * jobs + 1, "steps": 0 * jobs + 1}
     given = {name: np.array(one) if isinstance(one, list) else one for name, one in columns.items()}
     return Uploads(delta, **usual | given)
+
+
+def merge_stats(parts: list[Stats]) -> Stats:
+    """Returns the sum of the statistics of several processes. The parts stay as they are."""
+    total: Stats = {}
+    for part in copy.deepcopy(parts):
+        add_stats(total, part)
+    return total
 
 
 def take(uploads: Uploads, rows: Any) -> Uploads:

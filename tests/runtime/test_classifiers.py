@@ -11,9 +11,9 @@ import torch
 from sklearn.naive_bayes import GaussianNB
 from small import copy_run, rows, scenario, train_rounds
 from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, rows_in, study, table
+from uploads import merge_stats
 
 import fedray
-from fedray.core.sums import merge_stats
 from fedray.core.types import State
 from fedray.data.types import Dataset
 from fedray.features.stacking import LeaveOutShards

@@ -13,10 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from small import list_states, of_method
+from uploads import merge_stats
 
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
-from fedray.core.sums import ExactSum, Totals, exact_sum, merge_stats, thin
+from fedray.core.sums import ExactSum, Totals, exact_sum, thin
 from fedray.core.types import Clients, Plan, SizedPlan, State, Tier
 from fedray.runtime import exchange as messages
 from fedray.runtime.exchange import Queue, cut_chunks, exchange
