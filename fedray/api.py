@@ -7,13 +7,12 @@ Example:
     (1, 1)
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedray.assembly.registry import UserObjects, take_objects
-from fedray.core.errors import BadInput, suggest_nearest
+from fedray.core.errors import BadInput
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.results import Prediction, Run
 from fedray.experiments.run import read_data_options, resume_run, run_scenario
@@ -47,9 +46,8 @@ def load(
     metrics: Any = None,
     callbacks: Any = None,
     modules: Sequence[str] = (),
-    best: bool = False,
 ) -> Run:
-    """Opens a run directory.
+    """Opens a run directory. `load(path).best` has the models of the best round (`checkpoint.best`).
 
     If you passed objects to `run` (arguments from `data` to `callbacks`), pass them here, too.
 
@@ -67,8 +65,6 @@ def load(
         metrics: Your own metrics.
         callbacks: Your callbacks.
         modules: Your modules that call `fedray.register`, such as `["mine"]` or `["mine.py"]`. They are imported first.
-        best: Whether the models of the best round (`checkpoint.best`) are read. Otherwise the newest checkpoint is
-            read.
 
     Raises:
         BadInput: `path` is no run directory, or a module cannot be imported.
@@ -77,7 +73,7 @@ def load(
     import_modules(modules)
     folder = Run.from_path(path).path
     own = take_objects(given, modules=tuple(modules), reading=read_data_options(folder))
-    return Run(folder, own).best if best else Run(folder, own)
+    return Run(folder, own)
 
 
 def _pick_objects(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,11 +222,11 @@ def resume(
     wait_for: Mapping[str, float] | None = None,
     rounds: int | None = None,
     progress: bool | None = None,
-    **overrides: Any,
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
-    If you passed objects to `run` (arguments from `data` to `callbacks`), pass them here, too.
+    If you passed objects to `run` (arguments from `data` to `callbacks`), pass them here, too. Of the scenario's keys
+    only `rounds` may change.
 
     Args:
         path: The run directory.
@@ -253,7 +249,6 @@ def resume(
             scenario.
         progress: Whether to print to stderr what the run is doing (such as reading the data), and its rounds. None
             prints this only in a notebook.
-        overrides: Any other keyword raises `BadInput`, because only `rounds` may change.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the
@@ -261,10 +256,6 @@ def resume(
         FedrayError: The run failed.
     """
     given = _pick_objects(locals())
-    for name in overrides:
-        near = [] if "__" in name else list(inspect.signature(resume).parameters)
-        remedy = suggest_nearest(name, near, "leave it out, or start a new run")
-        raise BadInput(f"resume: {name.replace('__', '.')} cannot change while a run goes on, only rounds: {remedy}")
     folder = expand_user_path("path", str(path))
     require_run_directory(folder)
     modules = import_first(read_keys(folder), modules)

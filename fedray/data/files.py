@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, Unwritable
 from fedray.core.types import IntArray
-from fedray.files.plain import expand_user_path, explain_missing_path
+from fedray.files.plain import expand_user_path
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Paths of data files, unpacking of archives, and the errors for files that are missing or damaged.
@@ -60,7 +60,9 @@ def find_path(key: str, path: str | None, kind: str, wanted: str) -> Path:
         raise BadInput(f"{key} is missing: give {wanted}")
     place = expand_user_path(key, path)
     if not {"file": place.is_file, "folder": place.is_dir}.get(kind, place.exists)():
-        raise BadInput(f"{key} = {path}: {explain_missing_path(place, kind)}")
+        where = "" if place.is_absolute() else f" in {Path.cwd()}"
+        remedy = "correct it, or start from the folder where the run began" if where else "correct it"
+        raise BadInput(f"{key} = {path}: there is no such {kind}{where}: {remedy}")
     return place
 
 

@@ -30,7 +30,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, State
 from fedray.data.types import add_back
-from fedray.files.plain import make_parent, write_atomically
+from fedray.files.plain import write_user_file
 from fedray.models.net import split_gaussian, whole_state_dict
 from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Study
@@ -253,8 +253,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
             off = max(float(np.abs(ask(raw[:n]) - expected[:n]).max()) for n in (1, len(raw))) / unit
             if not off <= TOLERANCE:
                 raise FedrayError(f"{refused}{path.name} would differ from Run.predict by {off:.1g}: use Run.predict")
-            make_parent(path)
-            write_atomically(path, content)
+            write_user_file(path, content)
             paths.append(path)
     return paths
 

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ from fedray.evaluation.evaluate import find_client_weights, measure_models
 from fedray.evaluation.regression import find_noise, predict_targets
 from fedray.experiments import export
 from fedray.experiments.run import reopen_study
-from fedray.files.plain import expand_user_path, make_parent, write_atomically, write_json
+from fedray.files.plain import expand_user_path, write_json, write_user_file
 from fedray.files.run_files import BEST_FOLDER, FILES_KEY, SUMMARY_FILE, find_checkpoints, read_sealed, read_summary
 from fedray.metrics import classification
 from fedray.metrics.conformal import ConformalRule, score_labels
@@ -527,8 +528,7 @@ class Run:
         for m, model in enumerate(self.models if format == "safetensors" else []):
             world, k = divmod(m, study.method.phase.models)
             paths.append(folder / f"{export.name_world(study, world)}-model-{k}.safetensors")
-            make_parent(paths[-1])
-            write_atomically(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
+            write_user_file(paths[-1], save_tensors({name: value.contiguous() for name, value in model.items()}))
         write_json(folder / "models.json", about)
         return paths
 
@@ -760,9 +760,8 @@ class Comparison:
         return "\n".join([*self.notes, self.dataframe.to_string(index=False)])
 
     def _repr_html_(self) -> str:
-        from fedray.report.page import show_comparison
-
-        return show_comparison(self._runs, self.pairs, self.notes)
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return notes + str(self.dataframe.to_html(index=False, border=0))
 
 
 def compare(

@@ -84,6 +84,16 @@ def make_parent(path: Path) -> None:
         raise Unwritable(f"cannot make {path.parent}: {error.strerror}: choose another directory") from None
 
 
+def write_user_file(path: Path, data: bytes) -> None:
+    """Writes a file that the user names, as `write_atomically` does. Makes the directory of the file if needed.
+
+    Raises:
+        Unwritable: The directory or the file cannot be made.
+    """
+    make_parent(path)
+    write_atomically(path, data)
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder in a run directory. The run directory itself must exist.
 
@@ -119,20 +129,6 @@ def expand_user_path(key: str, text: str) -> Path:
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
     return path
-
-
-def explain_missing_path(path: Path, what: str) -> str:
-    """Returns advice about a missing path in a scenario. A relative path starts at the working directory.
-
-    `what` is the kind of the missing path, such as `file`.
-
-    Example:
-        >>> explain_missing_path(Path("/data/mine.csv"), "file")
-        'there is no such file: correct it'
-    """
-    if path.is_absolute():
-        return f"there is no such {what}: correct it"
-    return f"there is no such {what} in {Path.cwd()}: correct it, or start from the folder where the run began"
 
 
 def confirm_writable(folder: Path) -> None:

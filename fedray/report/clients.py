@@ -412,7 +412,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     values, table = run.pictures.get(f"client_{name}"), run.first_world()
     if values is None or table is None or len(run.tiers) < 2:
         return None
-    client, tier = curves.read_job_column(table, "client"), np.array(table["tier"].to_pylist())
+    client, tier = table["client"].to_numpy(), np.array(table["tier"].to_pylist())
     if int(client.max(initial=0)) >= len(values):  # with data.test_clients, trained clients have no test rows
         return None
     each = {one: values[np.unique(client[tier == one])] for one in run.tiers}
@@ -631,7 +631,7 @@ def count_visits(run: ReadRun) -> tuple[IntArray, IntArray] | None:
     unseen = (run.scenario.get("data") or {}).get("test_clients")
     if edges is None or table is None or unseen is not None or (nodes := int(edges.max()) + 1) > MOST_NODES:
         return None
-    return edges, np.bincount(curves.read_job_column(table, "client"), minlength=nodes)
+    return edges, np.bincount(table["client"].to_numpy(), minlength=nodes)
 
 
 def figure_graph(run: ReadRun) -> Figure | None:

@@ -36,7 +36,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     table = run.first_world()
     if table is None:
         return None
-    round_, client, model = (read_job_column(table, name) for name in ("round", "client", "model"))
+    round_, client, model = (table[name].to_numpy() for name in ("round", "client", "model"))
     first = round_.min()
     window = round_ < first + MOST_ROUNDS
     everyone, total = np.unique(client[window]), int(round_.max() - first + 1)
@@ -131,11 +131,6 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     axes.set(xlim=(0, 1.2 * most / unit), ylim=(len(tiers) - 0.5, -0.5))
     pictures.draw_key(axes, ["uplink", "downlink"], [pictures.ACCENT, pictures.PALETTE[4]])
     return figure
-
-
-def read_job_column(table: pa.Table, name: str) -> Any:
-    """Returns a column as an array. Missing numbers become zero."""
-    return pc.fill_null(table[name], 0).to_numpy()
 
 
 def pick_evenly(values: IntArray, most: int) -> IntArray:

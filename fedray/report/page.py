@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import fedray
 from fedray.core import errors as wording
-from fedray.files.plain import make_parent, write_atomically
+from fedray.files.plain import write_user_file
 from fedray.report import clients, compare, curves, pictures
 from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, list_score_notes, mark_score, read_run
 
@@ -229,6 +229,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
 )
 
 
+Drawing = tuple[str, Callable[[], Figure | None], str]  # of a picture: its name, what draws it, the sentence below it
 OF_WORLDS = {curves.figure_rounds, compare.figure_bytes, compare.figure_seconds, curves.figure_scores}  # with bands
 OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
 
@@ -241,11 +242,11 @@ def render_one(run: ReadRun) -> str:
     with pictures.use_figure_style():
         sections = []
         for title, draws in SECTIONS:
-            found = []
+            each = []
             for draw, note in draws:
                 text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
-                found += _try_to_draw(draw.__name__.removeprefix("figure_"), partial(draw, run), text, notes)
-            sections.append(pictures.Section(title, pictures.pair_figures(found)))
+                each.append((draw.__name__.removeprefix("figure_"), partial(draw, run), text))
+            sections.append(make_section(title, each, notes))
     notes += list_score_notes(run.summary)
     if not run.summary:
         notes.append("The run has no summary.json: it was interrupted, and this is what it had recorded.")
@@ -282,7 +283,7 @@ def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable
 def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> pictures.Section:
     """Makes the section that compares runs by a metric, or by the clients' personal predictions."""
     drawn = find_headline(runs) if metric == runs[0].metric else metric
-    draws: list[tuple[str, Callable[[], Figure | None], str]] = [
+    draws: list[Drawing] = [
         (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, drawn, what), curves.BAND_NOTE)
         for what in ("rounds", "bytes", "seconds")
     ]
@@ -290,10 +291,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> pictu
         draws.insert(1, ("differences", partial(compare.figure_differences, runs), PAIR_NOTE))
     if metric == "accuracy":
         draws.append(("clients-sorted", partial(compare.figure_clients, runs), "Pictures of replicate 0."))
-    found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
-    return pictures.Section(
-        f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", pictures.pair_figures(found)
-    )
+    return make_section(f"{'Accuracy' if metric == 'accuracy' else 'RMSE'}, run by run", draws, notes)
 
 
 def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
@@ -315,6 +313,18 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
         "replicates \u00d7 folds": run.worlds if run.worlds > 1 else "",
     }
     return [(key, str(value)) for key, value in found.items() if value]
+
+
+def make_section(title: str, draws: Iterable[Drawing], notes: list[str]) -> pictures.Section:
+    """Draws the pictures of a section.
+
+    Args:
+        title: The heading of the section.
+        draws: For each picture its name, the function that draws it (or returns None), and the sentence below it.
+        notes: The notes of the page. If the numbers of a picture cannot be drawn, a note is added.
+    """
+    found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
+    return pictures.Section(title, pictures.pair_figures(found))
 
 
 def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[pictures.Picture]:
@@ -342,24 +352,20 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Se
     """Writes the report of one run directory, or the comparison of several run directories, to `out`.
 
     Args:
-        run_dirs: The run directories. The report of an interrupted run shows the recorded rounds.
+        run_dirs: One or more run directories. The report of an interrupted run shows the recorded rounds.
         out: The HTML file to write. Its directory is made if needed.
         title: The title of a comparison. If it is empty, the title tells the number of runs.
         tables: Tables to show before the tables of a comparison. Each table is (heading, (header, rows), note).
 
     Raises:
-        BadInput: No directory was given, a directory is not a run directory, or `out` cannot be written. An earlier
-            report stays unchanged.
+        BadInput: A file of a run is missing, or `out` cannot be written. An earlier report stays unchanged.
         Unwritable: The disk is full or has a fault.
     """
-    if not run_dirs:
-        raise wording.BadInput("report: no run directory given: name at least one")
     if out.is_dir():  # reported before minutes of drawing
         raise wording.BadInput(f"--out {out} cannot be written: it is a directory: name a file")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
     page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
-    make_parent(out)
-    write_atomically(out, page.encode())
+    write_user_file(out, page.encode())
 
 
 def _short_names(run_dirs: list[Path]) -> list[str]:
@@ -414,15 +420,6 @@ def show_run(run: ReadRun, error: Exception | None) -> str:
     return "".join(parts) + "</div>"
 
 
-def show_comparison(runs: Sequence[ReadRun], pairs: Sequence[compare.RunPair], notes: Sequence[str]) -> str:
-    """Shows a comparison of runs as HTML, with the keys that differ, the notes, and the paired differences."""
-    keys = [[key, *values] for key, values in compare.find_differences(list(runs))]
-    shown = [*notes, "Differences over shared seeds; bold: the 95 % interval leaves zero out."]
-    text = "".join(f"<p>{escape(note)}</p>" for note in shown)
-    first = _table(["key", *(run.name for run in runs)], keys) if keys else ""
-    return f"<div>{first}{_table(*compare.make_difference_table(runs, pairs))}{text}</div>"
-
-
 def _list_scores(run: ReadRun) -> list[list[str]]:
     """Lists the rows of the table of scores. A row has a name, the mean with its deviation, and the number of values.
 
@@ -449,11 +446,10 @@ def _list_scores(run: ReadRun) -> list[list[str]]:
     return rows
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str | Best]]) -> str:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     left = " style='text-align:left'"
     cells = "".join(f"<th{left}>{escape(cell)}</th>" for cell in head)
-    texts = [[f"<b>{escape(cell.text)}</b>" if isinstance(cell, Best) else escape(cell) for cell in r] for r in rows]
-    body = "".join(f"<tr>{''.join(f'<td{left}>{text}</td>' for text in row)}</tr>" for row in texts)
+    body = "".join(f"<tr>{''.join(f'<td{left}>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 

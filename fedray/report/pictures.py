@@ -520,13 +520,6 @@ def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     return Picture(str(figure.get_label()), note, Markup(svg), place, key, numbers)
 
 
-def draw_pictures(figures: Iterable[tuple[Figure | None, str]], key: str) -> Iterable[Picture]:
-    """Draws figures as pictures, each with the note below it. Leaves out figures that are None."""
-    for i, (figure, note) in enumerate(figures):
-        if figure is not None:
-            yield draw_picture(figure, note, f"{key}-{i}")
-
-
 def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
     """Places two successive pictures of half width side by side. A remaining picture stands alone."""
     paired: list[Picture] = []

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput, name_score, show_line
+from fedray.core.errors import name_score, show_line
 from fedray.core.types import FloatArray
 from fedray.files import run_files
 from fedray.methods import METHOD_SPECS
@@ -193,12 +193,10 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     """Reads a run directory. The run may be interrupted.
 
     Raises:
-        BadInput: The directory is no run directory, or a file in it is damaged.
+        BadInput: A key of `scenario.yaml` was edited.
+        Damaged: A file of the directory is missing or damaged.
     """
-    path = folder / "scenario.yaml"
-    if not path.exists():
-        raise BadInput(f"report {folder}: no scenario.yaml there: give run directories, as `fedray run` writes them")
-    text, scenario = read_mapping(path)
+    text, scenario = read_mapping(folder / "scenario.yaml")
     files = (folder / name for name in (IDENTITY_FILE, "manifest.json"))
     began, manifest = (run_files.read_sealed(path, run_files.RESTORE) if path.exists() else {} for path in files)
     if began:
@@ -496,8 +494,8 @@ def mark_score(text: str, summary: Mapping[str, Any]) -> str:
 def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     """Returns notes on the scores of a run.
 
-    If scores have a dagger (`mark_score`), a note explains it. Other notes warn that test samples chose the best round,
-    that the models are no better than a constant class, or that conformal sets rarely contain a class.
+    If scores have a dagger (`mark_score`), a note explains it. Other notes warn that test samples chose the best
+    round, or that the models are no better than a constant class.
     """
     found, of = _read_choices(summary), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
@@ -511,13 +509,6 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
         lines.append(
             f"The accuracy{of} is no better than that of always answering {beaten['class']} ({beaten['share']:.4f}): "
             f"{advice}."
-        )
-    if least := summary.get("least_covered"):
-        name, share = least["class"], f"{least['share']:.4f}"
-        lines.append(
-            f"The conformal sets{of} are for all rows together, not for each class: {least['coverage']:.4f} of the "
-            f"rows of {name} ({share} of all) have it in their set. A smaller predict.conformal.alpha misses at most "
-            f"about alpha / {share} of them, if the test rows are like the withheld rows."
         )
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedray.core.errors import BadInput, find_nearest, show_line
 from fedray.core.options import MethodSpec
-from fedray.files.plain import expand_user_path, make_parent, write_atomically
+from fedray.files.plain import expand_user_path, write_user_file
 from fedray.methods.beta_predbayes import FIT
 from fedray.scenario.names import UNKNOWN, method_spec_of
 
@@ -180,5 +180,4 @@ def copy_shipped(name: str, out: Path) -> None:
     text = find_scenario_file(name).read_text(encoding="utf-8")
     if out.exists():
         raise BadInput(f"{out} is there already: remove it, or give another --out")
-    make_parent(out)
-    write_atomically(out, re.sub(r"^scenario: \.\./scenarios/(\S+)\.yaml", r"scenario: \1", text, flags=re.M).encode())
+    write_user_file(out, re.sub(r"^scenario: \.\./scenarios/(\S+)\.yaml", r"scenario: \1", text, flags=re.M).encode())

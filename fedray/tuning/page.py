@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,7 @@ from fedray.core import errors as text
 from fedray.core.types import FloatArray
 from fedray.files import plain
 from fedray.report import pictures
-from fedray.report.page import Card, draw_named, fill_template
-from fedray.report.pictures import Picture, Section, draw_pictures, pair_figures
+from fedray.report.page import Card, Drawing, draw_named, fill_template, make_section
 from fedray.report.read import Best, Table
 from fedray.scenario import nested
 from fedray.tuning.optuna_study import trial_note
@@ -342,12 +341,13 @@ def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[st
     `out` is the directory of the sweep, and `summary` is the content of its `summary.json`.
     """
     view = make_view(sweep, out, study, summary)
+    notes = _notes(view)
     with pictures.use_figure_style():
-        sections = list(_sections(view))
+        sections = _sections(view, notes)
     page = fill_template(
         title=f"Sweep {sweep.name}",
         facts=_facts(sweep, view),
-        notes=_notes(view),
+        notes=notes,
         cards=_cards(view, summary),
         tables=[("Winners", _winners(view, summary), TEST), _list_trials(view)],
         sections=sections,
@@ -358,8 +358,7 @@ def write_page(sweep: Sweep, out: Path, study: optuna.Study, summary: Mapping[st
             ("Summary", json.dumps(dict(summary), indent=2)),
         ],
     )
-    plain.make_parent(target)
-    plain.write_atomically(target, page.encode())
+    plain.write_user_file(target, page.encode())
 
 
 def draw_plot(view: View, name: str | None = None) -> Figure:
@@ -416,27 +415,24 @@ def _curve(objectives: Sequence[SweepObjective], folder: Path) -> tuple[FloatArr
     return np.array([float(row["round"]) for row in worlds[0][:short]]), values
 
 
-def _sections(view: View) -> Iterator[Section]:
-    """Yields the sections of a sweep's page."""
-    several = range(len(view.objectives))
-    history = [(figure_history(view, i), "") for i in several]
-    yield Section("How the search went", pair_figures(draw_pictures(history, "history")))
-    front = [(figure_pareto(view), "Numbers: trials; each is a scenario under pareto/.")]
-    yield Section("What can be had together", pair_figures(draw_pictures(front, "pareto")))
-    yield Section("What matters", pair_figures(_draw_landscape(view)))
-    trained = sum(trial_note(trial).get("how") == "trained" for trial in view.trials)
-    note = f"Held-out data, mean of the worlds. {_limit(len(view.curves), trained, 'trainings')}".strip()
-    yield Section("How the trainings went", pair_figures(draw_pictures([(figure_curves(view), note)], "curves")))
-
-
-def _draw_landscape(view: View) -> Iterator[Picture]:
-    """Draws the importance of the parameters, and each objective against each parameter."""
-    space = len(view.space)
+def _sections(view: View, notes: list[str]) -> list[pictures.Section]:
+    """Returns the sections of a sweep's page. Adds a note for each picture that cannot be drawn."""
+    several, space = range(len(view.objectives)), len(view.space)
+    front = "Numbers: trials; each is a scenario under pareto/."
     importance = f"fANOVA (PED-ANOVA where a parameter is conditional). {_limit(IMPORTANT, space, 'parameters')}"
-    yield from draw_pictures([(figure_importance(view), importance.strip())], "importance")
-    note = f"Ringed: the winners. Darker: earlier trials. {_limit(PANELS, space, 'parameters')}".strip()
-    slices = [(figure_slices(view, i), note) for i in range(len(view.objectives))]
-    yield from draw_pictures(slices, "trials")
+    slices = f"Ringed: the winners. Darker: earlier trials. {_limit(PANELS, space, 'parameters')}"
+    trained = sum(trial_note(trial).get("how") == "trained" for trial in view.trials)
+    course = f"Held-out data, mean of the worlds. {_limit(len(view.curves), trained, 'trainings')}"
+    planned: dict[str, list[Drawing]] = {
+        "How the search went": [(f"history-{i}", partial(figure_history, view, i), "") for i in several],
+        "What can be had together": [("pareto", partial(figure_pareto, view), front)],
+        "What matters": [
+            ("importance", partial(figure_importance, view), importance.strip()),
+            *((f"trials-{i}", partial(figure_slices, view, i), slices.strip()) for i in several),
+        ],
+        "How the trainings went": [("curves", partial(figure_curves, view), course.strip())],
+    }
+    return [make_section(title, draws, notes) for title, draws in planned.items()]
 
 
 def _limit(shown: int, all_: int, what: str) -> str:

@@ -75,7 +75,7 @@ def test_the_best_round_keeps_its_models(tmp_path: Path) -> None:
     assert best.progress.round == best.metrics["round"] == 2
     assert torch.equal(models(best), models(early))
     assert not torch.equal(models(best), models(done))
-    loaded = fedray.load(done.path, metrics={"tooth": sawtooth(values)}, best=True)
+    loaded = fedray.load(done.path, metrics={"tooth": sawtooth(values)}).best
     x = np.zeros((3, 1, 8, 8), dtype=np.uint8)
     kept, then, now = (np.array(one.predict(x, client=1).probabilities) for one in (loaded, early, done))
     assert np.array_equal(kept, then)

@@ -53,7 +53,7 @@ def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
             return real(view)
 
         patch.setattr(page, "_notes", hear)
-        patch.setattr(page, "_sections", lambda _view: [])  # drawn below, where they are looked at
+        patch.setattr(page, "_sections", lambda _view, _notes: [])  # drawn below, where they are looked at
         run(given, tmp_path / "s")
     (view,) = seen
     assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
