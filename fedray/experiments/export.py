@@ -224,7 +224,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
     """
     refused, paths, data = f"export in the format {kind}: ", list[Path](), study.shards.data
     if answer.combine is not None or study.evaluation.dropout_at_test:
-        more = "its method joins predictions by code" if answer.combine is not None else "model.dropout_at_test"
+        more = "its method joins predictions by code" if answer.combine is not None else "predict.dropout_at_test"
         raise BadInput(f"{refused}the run does more than average networks ({more}): use Run.predict")
     for world in range(study.worlds):
         rows, counters = (part[world * answer.models :][: answer.models] for part in answer.state[:2])
