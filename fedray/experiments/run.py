@@ -7,7 +7,7 @@ import os
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.files.plain import confirm_writable, write_atomically
-from fedray.files.run_files import FAILURE_FILE, has_file, read_sealed, write_sealed
+from fedray.files.run_files import TRACEBACK_FILE, has_file, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import environment, session
@@ -217,22 +217,21 @@ HELD_OUT_SHARE = 0.2  # share of each client's samples, if the scenario withhold
 SCORE = "hold_out_nll"
 OWN_SCORES = ("hold_out_personal_rmse", "hold_out_personal_nll")  # scores of clients with their own models or weights
 Scores = dict[tuple[int, int], list[float]]
-Train = Callable[[Scenario, Path, UserObjects, Callable[[session.Snapshot], None], session.MakeEvaluator], Any]
 
 
-def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train: Train) -> UserObjects:
+def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, watch: session.Watch) -> UserObjects:
     """Chooses the learning rate of each replicate and fold, and returns `own` with these rates.
 
     The scenario's key `local.lr_grid` has the candidates. If training diverges in any replicate and fold, the largest
     candidate is dropped, and the others train again. The rates are stored in `learning_rates.json` in the run
-    directory, and are chosen only once. `train` is a function that runs a scenario in this process (`run_inline`).
+    directory, and are chosen only once. `watch` is called with a snapshot after each evaluated round.
 
     Raises:
         FedrayError: Training diverges with every candidate.
     """
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
-        name, scores = _score_candidates(scenario, out / "candidates", own, grid, train)
+        name, scores = _score_candidates(scenario, out / "candidates", own, grid, watch)
         worlds = []
         for (replicate, fold), each in sorted(scores.items()):
             ranked = [score if math.isfinite(score) else math.inf for score in each]
@@ -243,7 +242,7 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, train
 
 
 def _score_candidates(
-    scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], train: Train
+    scenario: Scenario, folder: Path, own: UserObjects, grid: list[float], watch: session.Watch
 ) -> tuple[str, Scores]:
     """Trains with each candidate for the learning rate.
 
@@ -262,7 +261,7 @@ def _score_candidates(
             directory.make_run_directory(candidates, dump_scenario(trial))
         checkpoint.warn_of_damage(candidates)
         try:
-            train(trial, candidates, replace(own, grid=tuple(grid[:number])), lambda _: None, make_held_out_evaluator)
+            run_inline(trial, candidates, replace(own, grid=tuple(grid[:number])), watch, make_held_out_evaluator)
         except Diverged:
             (candidates / "diverged").touch()
             continue
@@ -322,8 +321,8 @@ def run_scenario(
         address: The address of an existing Ray cluster. None means that a run on Ray starts a cluster on this machine.
         wait_for: The resources that the cluster must have before the run begins, by Ray's names.
         resume: Whether the run continues from the newest checkpoint in `out`.
-        force: Whether to replace an earlier run in `out`. The earlier run is removed only after the new run has passed
-            all checks.
+        force: Whether to replace an earlier run in `out`. The earlier run is removed at the first evaluated round of
+            the new run. If the new run is refused, the earlier run stays.
 
     Raises:
         BadInput: The scenario or the directory cannot be used. A directory that was made for the run is removed.
@@ -341,31 +340,35 @@ def run_scenario(
     current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:
         scenario = registry.record_objects(scenario, own)
+    else:
+        scenario = replace(scenario, lanes=records.choose_resumed_lanes(scenario.lanes, out))
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
-    if not resume:
-        if force and (out / "scenario.yaml").is_file():
-            directory.remove_run(out)
-        directory.make_run_directory(out, dump_scenario(scenario))
-    try:
-        if scenario.local.lr_grid:
-            log.info("choosing the learning rate")
-            own, study = choose_learning_rates(scenario, out, own, run_inline), None
-        with explain_run(scenario, out, own) as shield:
-            watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-            if chosen.name == "inline":
-                summary = run_inline(scenario, out, own, watch, study=study)
-            else:
-                log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
-                from fedray.runtime.ray.coordinator import run_on_ray
+    replaces = force and (out / "scenario.yaml").is_file()
+    with directory.set_run_aside(out) if replaces else nullcontext(lambda: None) as forget:
+        current_ending().hooks.append(forget)
+        if not resume:
+            directory.make_run_directory(out, dump_scenario(scenario))
+        try:
+            if scenario.local.lr_grid:
+                log.info("choosing the learning rate")
+                own, study = choose_learning_rates(scenario, out, own, lambda _: forget()), None
+            with explain_run(scenario, out, own) as shield:
+                watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
+                watch = session.log_snapshots(watch, [lambda _round, _metrics: forget()])
+                if chosen.name == "inline":
+                    summary = run_inline(scenario, out, own, watch, study=study)
+                else:
+                    log.info("starting Ray" if address is None else f"connecting to Ray at {address}")
+                    from fedray.runtime.ray.coordinator import run_on_ray
 
-                shared = share_gpus(scenario, chosen.gpus)
-                summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
-                session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
-    except FedrayError as error:
-        early = error.__cause__ is not None and not directory.has_begun(out)
-        if not resume and (early or isinstance(error, BadInput)):
-            directory.discard_run_directory(out, not existed)
-        raise
+                    shared = share_gpus(scenario, chosen.gpus)
+                    summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
+                    session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
+        except FedrayError as error:
+            early = error.__cause__ is not None and not directory.has_begun(out)
+            if not resume and (early or isinstance(error, BadInput)):
+                directory.discard_run_directory(out, not existed)
+            raise
     warn_of_losses(summary)
     if scenario.report:
         _draw_report(out)
@@ -375,7 +378,7 @@ def run_scenario(
 def _choose_runtime(
     scenario: Scenario, own: UserObjects, address: str | None, *, resume: Path | None
 ) -> tuple[RuntimeChoice, Study | None]:
-    """Returns the runtime of a run. Also returns the study, or None if the run is resumed or trains on Ray.
+    """Returns the runtime of a run. Also returns the study, or None if no study was built or the run trains on Ray.
 
     Bad input for a new run is found here, before the run directory is made. `resume` is the directory of a resumed run.
     """
@@ -393,7 +396,7 @@ def _choose_runtime(
         chosen = chosen._replace(gpus=gpus)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
-    return chosen, None if resume is not None or chosen.name == "ray" else study
+    return chosen, None if chosen.name == "ray" else study
 
 
 def _draw_report(out: Path) -> None:
@@ -438,9 +441,10 @@ def resume_run(
     with directory.lock_run_directory(out):
         checkpoint.warn_of_damage(out)
         if rounds is not None:
-            records.extend_rounds(out, rounds)
+            records.check_longer(out, rounds)
             scenario = replace(scenario, rounds=rounds)
-    records.check_scenario_file(out)
+    if rounds is None:
+        records.check_scenario_file(out)
     scenario = replace(scenario, report=scenario.report and report)
     return run_scenario(scenario, out, own, watch, address=address, wait_for=wait_for, resume=True)
 
@@ -584,8 +588,6 @@ def reopen_study(out: Path, own: UserObjects, **sections: Any) -> Study:
 # ---------------------------------------------------------------------------------------------------------------------
 # Errors in a user's code during a run. The message has file and line number, and `error.txt` has the traceback.
 
-TRACEBACK_FILE = "error.txt"  # in the run directory
-
 
 @contextmanager
 def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Callable[[session.Watch], session.Watch]]:
@@ -607,9 +609,6 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     """
     from_watch: list[Exception] = []
 
-    with suppress(OSError):  # files of an earlier session
-        (out / TRACEBACK_FILE).unlink(missing_ok=True)
-        (out / FAILURE_FILE).unlink(missing_ok=True)
     try:
         yield partial(session.note_errors, noted=from_watch)
     except BadInput:
@@ -617,6 +616,8 @@ def explain_run(scenario: Scenario, out: Path, own: UserObjects) -> Iterator[Cal
     except Exception as error:
         known = any(error is one for one in from_watch)  # exceptions of `watch` pass unchanged
         told = None if known else registry.explain_own_objects(error, scenario, own)
+        if not isinstance(told, BadInput):
+            directory.forget_failure(out)
         if type(told) is FedrayError and told.__cause__ is not None and directory.has_begun(out):
             with suppress(FedrayError, OSError):  # a full disk must not hide the error
                 text = "".join(traceback.format_exception(told.__cause__))

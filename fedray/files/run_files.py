@@ -503,7 +503,8 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 # every command.
 
 SUMMARY_FILE = "summary.json"
-FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run is resumed
+FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run goes on
+TRACEBACK_FILE = "error.txt"  # the traceback of the user's code for this error
 SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
 RESUME = "restore it, or let `fedray resume` make it again"
 

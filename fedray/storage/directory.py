@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -228,14 +229,19 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
                 wanted.parent.rmdir()
 
 
-def remove_run(out: Path) -> None:
-    """Removes a finished or interrupted run, unless a different process writes it.
+@contextmanager
+def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
+    """Gives a run a hidden name beside its directory, while a new run begins in the directory.
 
-    Other processes see the whole run, or no run.
+    If the `with` block raises an error and leaves the directory empty or missing, the run is put back. Otherwise the
+    run is removed at the end of the block.
+
+    Yields:
+        A function that removes the run earlier.
 
     Raises:
         BadInput: A different process writes the run.
-        FedrayError: The run cannot be removed.
+        FedrayError: The run cannot be replaced.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
     with lock_run_directory(out, wait=False):
@@ -243,11 +249,25 @@ def remove_run(out: Path) -> None:
             out.rename(aside)
         except OSError as error:
             raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
-    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        yield partial(shutil.rmtree, aside, ignore_errors=True)
+    except BaseException:
+        with suppress(OSError):  # the new run is there, or the old one was removed
+            aside.rename(out)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `failure.json` holds the error that ended an unfinished run, until the run is resumed.
+# `failure.json` holds the error that ended an unfinished run, until the run goes on.
+
+
+def forget_failure(out: Path) -> None:
+    """Removes the files about the error that ended an earlier session of a run."""
+    for name in (run_files.FAILURE_FILE, run_files.TRACEBACK_FILE):
+        with suppress(OSError):
+            (out / name).unlink(missing_ok=True)
 
 
 def record_failure(out: Path, error: Exception) -> None:

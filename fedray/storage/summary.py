@@ -14,7 +14,6 @@ import importlib
 import math
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -31,7 +30,7 @@ import pyarrow as pa
 
 from fedray.core import sums
 from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
-from fedray.core.types import BoolArray, FloatArray, Lanes, State
+from fedray.core.types import BoolArray, Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain, run_files
@@ -54,7 +53,6 @@ from fedray.storage.checkpoint import read_table, write_parquet
 # `summary.json` and `manifest.json` of a run directory: the results, and the software and machine that computed them.
 
 JOB_MODEL = ("replicate", "fold", "model")  # columns of the table `clients` that name a model
-RARELY = 0.5  # least coverage of a class that needs no remark
 PACKAGES = ("fedray", "torch", "torchvision", "numpy", "pyarrow", "ray", "optuna")
 
 
@@ -183,9 +181,6 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
     accuracy = metrics.get("accuracy") if study.classes else None  # trials of a sweep do not score test samples
     if accuracy and (most := find_most_frequent(study))["share"] >= (accuracy["mean"] or 0.0):
         more["most_frequent"] = most
-    covered = [row["conformal_coverage_class"] for row in progress.metrics if "conformal_coverage_class" in row]
-    if covered and (least := find_least_covered(study, np.array(covered)))["coverage"] < RARELY:
-        more["least_covered"] = least
     return {
         "method": study.method.name,
         "data": study.scenario.get("data", {}).get("name", study.name),
@@ -212,32 +207,14 @@ def find_most_frequent(study: Study) -> dict[str, Any]:
     `class` is from the first replicate and fold. `share` is the mean over all replicates and folds. In each of them,
     the share of its own most frequent class counts.
     """
-    shares = measure_class_shares(study)
+    labels = [study.split("test", world)[1].numpy() for world in range(study.worlds)]
+    shares = np.array([np.bincount(y, minlength=study.classes) / len(y) for y in labels])  # [worlds, classes]
     names = study.shards.data.class_names
     return {
         "class": names[int(shares[0].argmax())],
         "share": float(shares.max(axis=1).mean()),
         "classes": study.classes,
     }
-
-
-def find_least_covered(study: Study, coverage: FloatArray) -> dict[str, Any]:
-    """Returns the class that conformal sets contain least often, with its coverage and its share of the test samples.
-
-    `coverage`, `[worlds, C]`, has a row for each replicate and fold, and a column for each class. A value is the share
-    of the class's test samples whose sets contain the class. If a class has no test samples, its value is NaN. Coverage
-    and share are averaged over the rows.
-    """
-    mean = np.ma.masked_invalid(coverage).mean(axis=0)  # [C], a class without test samples is masked
-    least = int(mean.argmin())
-    share = float(measure_class_shares(study)[:, least].mean())
-    return {"class": study.shards.data.class_names[least], "coverage": float(mean[least]), "share": share}
-
-
-def measure_class_shares(study: Study) -> FloatArray:
-    """Returns the share of each class in the test samples of each replicate and fold, `[worlds, C]`."""
-    labels = [study.split("test", world)[1].numpy() for world in range(study.worlds)]
-    return np.array([np.bincount(y, minlength=study.classes) / len(y) for y in labels])
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
@@ -260,10 +237,13 @@ def _versions() -> dict[str, str | None]:
 
 @cache
 def _commit() -> str | None:
-    if shutil.which("git") is None:
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # an installed package, perhaps inside the repository of another project
         return None
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    with suppress(OSError):  # there is no git here
+        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -490,11 +470,17 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
 }
 
 
-def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user) -> None:
+def confirm_identity(
+    out: Path, digests: Digests, tell: Callable[[str], object] = tell_user, *, rounds: int | None = None
+) -> None:
     """Writes `identity.json` of a new run. If the run has this file or a checkpoint, checks the file instead.
 
-    `digests` has the present digests of data, network and code. `tell` is a function that takes one line of text about
-    values that have changed since the run began, and prints it.
+    Args:
+        out: The run directory.
+        digests: The present digests of data, network and code.
+        tell: A function that takes one line of text about values that have changed since the run began, and prints it.
+        rounds: The number of rounds of the run. If the run is made longer, the number is stored after the checks.
+            None means that the stored number is checked, too.
 
     Raises:
         BadInput: The run began with different data, a different network or different code.
@@ -509,10 +495,14 @@ def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] 
         Traceback (most recent call last):
         fedray.core.errors.BadInput: ...: the data are not those the run began with (training labels): ...
     """
-    if read_identity(out) or run_files.find_checkpoints(out / "checkpoints"):
-        check_scenario_file(out)
-        _compare(out, read_identity(out), digests, tell)
-    else:
+    began = read_identity(out)
+    is_new = not began and not run_files.find_checkpoints(out / "checkpoints")
+    if not is_new:
+        check_scenario_file(out, any_rounds=rounds is not None)
+        _compare(out, began, digests, tell)
+    if rounds is not None:
+        _store_rounds(out, rounds)
+    if is_new:
         write_identity(out, digests)
 
 
@@ -530,15 +520,18 @@ def check_identity(out: Path, digests: Digests) -> None:
     _compare(out, read_identity(out), {**digests, "values": values}, tell_user)
 
 
-def check_scenario_file(out: Path) -> None:
+def check_scenario_file(out: Path, *, any_rounds: bool = False) -> None:
     """Checks that the `scenario.yaml` of a run directory was not edited. A run without `identity.json` is not checked.
+
+    With `any_rounds` the number of rounds may differ, because a process may be killed while it makes a run longer.
 
     Raises:
         BadInput: A key was edited.
     """
     began = read_identity(out)
     if began:
-        identity.refuse_edited_scenario(str(out), began, read_keys(out))
+        known = {**began, "rounds": None} if any_rounds else began
+        identity.refuse_edited_scenario(str(out), known, read_keys(out))
 
 
 def read_keys(out: Path) -> dict[str, Any]:
@@ -626,14 +619,14 @@ def recall_device(out: Path) -> str | None:
     return str(began.get("device", {}).get("clients", "cpu"))
 
 
-def extend_rounds(out: Path, rounds: int) -> None:
-    """Sets the number of rounds in `scenario.yaml` and `identity.json`, to make a run longer. The run may be finished.
+def check_longer(out: Path, rounds: int) -> None:
+    """Checks that a run can be made longer, to `rounds` rounds in all. The run may be finished.
 
     Raises:
         BadInput: The run has done more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
             error is also raised if the longer run would differ from a run that had this length from the start.
     """
-    tree, began = read_keys(out), read_identity(out)
+    tree = read_keys(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
     method = tree.get("method")
     spec = names.method_spec_of(method.get("name")) if isinstance(method, dict) else None
@@ -644,12 +637,17 @@ def extend_rounds(out: Path, rounds: int) -> None:
     if rounds > done:
         totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(tree, totals, rounds)
-    identity.refuse_edited_scenario(str(out), {**began, "rounds": tree.get("rounds")} if began else {}, tree)
-    if began:
+    check_scenario_file(out, any_rounds=True)
+
+
+def _store_rounds(out: Path, rounds: int) -> None:
+    """Sets the number of rounds in `scenario.yaml` and `identity.json` of a run that is made longer."""
+    tree, began = read_keys(out), read_identity(out)
+    if began.get("rounds", rounds) != rounds:
         run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
     if tree.get("rounds") != rounds:
-        plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
         (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
+        plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
 
 
 def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:

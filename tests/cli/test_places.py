@@ -12,7 +12,7 @@ from small import run_command, scenario
 
 import fedray
 from fedray.core.errors import BadInput
-from fedray.storage.directory import claim_numbered, refuse_taken, remove_run
+from fedray.storage.directory import claim_numbered, refuse_taken, set_run_aside
 
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
 
@@ -40,14 +40,19 @@ def test_a_second_run_of_one_file_was_refused() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_force_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+def test_force_replaces_a_run_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_command("run", "small.yaml", "--out", "a").status == 0
     (tmp_path / "a" / "mark").write_text("of the first run")
     refused = run_command("run", "small.yaml", "--out", "a")
     assert (refused.status, "or add --force" in refused.err) == (2, True)
-    wrong = run_command("run", "small.yaml", "--out", "a", "--force", "clients=5000")  # the old run is still there
-    assert (wrong.status, (tmp_path / "a" / "mark").is_file()) == (2, True)
-    assert run_command("run", "small.yaml", "rounds=2", "--out", "a", "--force").status == 0
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # that it is not installed is said late
+    for change in ("clients=5000", "loggers=[mlflow]"):
+        wrong = run_command("run", "small.yaml", "--out", "a", "--force", change)  # the old run is still there
+        assert (wrong.status, (tmp_path / "a" / "mark").is_file()) == (2, True)
+    hidden = list[int]()  # copies of the old run at the end of the training: a kill leaves none
+    end = "fedray.runtime.session.write_report_data"
+    monkeypatch.setattr(end, lambda *_, **__: hidden.append(len(list(tmp_path.glob(".a.*")))))
+    assert run_command("run", "small.yaml", "rounds=2", "--out", "a", "--force").status == 0 and hidden == [0]
     assert (fedray.load("a").summary["rounds"], (tmp_path / "a" / "mark").exists()) == (2, False)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("mine")
@@ -76,8 +81,8 @@ def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pyte
     with directory.lock_run_directory(tmp_path / "run"):
         with pytest.raises(BadInput, match="being written by another"):
             refuse_taken(tmp_path / "run", force=True)
-        with pytest.raises(BadInput, match="being written by another"):
-            remove_run(tmp_path / "run")
+        with pytest.raises(BadInput, match="being written by another"), set_run_aside(tmp_path / "run"):
+            pass
         directory.discard_run_directory(tmp_path / "run", fresh=True)  # of a command that another one has overtaken
     assert (tmp_path / "run" / "scenario.yaml").is_file()
     (other := tmp_path / "other").mkdir()

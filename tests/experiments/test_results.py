@@ -48,16 +48,18 @@ def test_a_killed_run_says_where_it_stopped_unless_it_is_still_written(run: fedr
     assert killed.checkpoint is None and "before its first checkpoint" in str(killed.error)
 
 
-def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path) -> None:
+def test_what_ended_a_run_is_kept_until_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def stop(snapshot: dict[str, object]) -> None:
         if snapshot["round"] == 2:
             raise RuntimeError("no more\ndisk")
 
     out = tmp_path / "run"
     with pytest.raises(RuntimeError):
-        fedray.run(scenario(), out=out, watch=stop)
+        fedray.run(scenario({"runtime": "auto"}), out=out, watch=stop)
     assert str(fedray.Run.from_path(out).error) == "RuntimeError: no more disk"
+    caplog.set_level("INFO", "fedray")
     resumed = fedray.resume(out)
+    assert caplog.messages.count("reading the data") == 1
     assert resumed.error is None and not (out / "failure.json").exists()
 
 

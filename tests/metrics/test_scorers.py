@@ -226,13 +226,8 @@ def test_a_sweep_maximizes_a_scorer_on_withheld_samples(tmp_path: Path) -> None:
     assert max(values) == pytest.approx(best.metrics["hold_out_balanced_accuracy"], rel=1e-9)
 
 
-def test_a_run_names_the_class_that_is_as_good_as_its_accuracy_and_the_class_that_its_sets_leave_out() -> None:
-    for alpha, told in ((0.3, True), (0.04, False)):
-        keys = {"rounds": 1, "runtime": "inline", "report": False, "clients": 4, "method": "fedavg"}
-        keys |= {"data": {"hold_out": 0.4}, "predict": {"conformal": {"alpha": alpha}}}
-        run = run_quietly(keys, wards())
-        ill, rare = float(np.mean(run.study.split("test", 0)[1].numpy())), run.metrics["conformal_coverage_class"][1]
-        assert run.summary["most_frequent"] == {"class": "healthy", "share": pytest.approx(1 - ill), "classes": 2}
-        found = run.summary.get("least_covered")
-        assert found == ({"class": "ill", "coverage": rare, "share": pytest.approx(ill)} if told else None)
-        assert 1 - rare <= (1 - run.metrics["conformal_coverage"]) / ill + 1e-9  # what the remark promises
+def test_a_run_names_the_class_that_is_as_good_as_its_accuracy() -> None:
+    keys = {"rounds": 1, "runtime": "inline", "report": False, "clients": 4, "method": "fedavg"}
+    run = run_quietly(keys, wards())
+    ill = float(np.mean(run.study.split("test", 0)[1].numpy()))
+    assert run.summary["most_frequent"] == {"class": "healthy", "share": pytest.approx(1 - ill), "classes": 2}

@@ -17,6 +17,7 @@ import torch
 from small import rows
 
 import fedray
+from fedray.storage import summary
 from fedray.tuning.tune import run_sweep
 
 BEFORE = Path(__file__).parent / "before"
@@ -26,6 +27,11 @@ def taken(name: str, to: Path) -> Path:
     """A copy of a directory of that time."""
     shutil.copytree(BEFORE / name, to / name)
     return to / name
+
+
+def test_the_commit_is_that_of_fedray_and_not_of_a_repository_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary, "__file__", str(BEFORE / "plain" / "summary.py"))  # as an installed package
+    assert summary._commit.__wrapped__() is None
 
 
 @pytest.mark.parametrize("name", ["plain", "stack"])
@@ -59,9 +65,7 @@ def test_a_run_of_the_version_before_resumes_to_the_end_of_a_new_one(name: str, 
 def test_a_run_of_the_version_before_is_read(name: str) -> None:
     run = fedray.load(BEFORE / name)
     answer = run.predict(np.zeros((2, 1, 8, 8), dtype=np.uint8))
-    assert np.isfinite(answer.mean).all()
-    assert run.rounds.num_rows > 0
-    assert run.clients.num_rows > 0
+    assert np.isfinite(answer.mean).all() and run.rounds.num_rows > 0 and run.clients.num_rows > 0
 
 
 @pytest.mark.short_report
