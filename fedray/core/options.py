@@ -330,18 +330,20 @@ class ReadSections(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a scenario.
+    """A section of a scenario or a sweep.
 
     Attributes:
         kind: The dataclass with the section's keys.
         many: `list` for a list of such sections, `dict` for several sections with names, None for one section.
         example: Keys and values that a message suggests to a user who gave a single value in place of the section. If
             the user's value is a number, it replaces the last value of the example.
+        what: Words for the section in messages, such as `a sweep`. It is empty for the sections of scenarios.
     """
 
     kind: Any
     many: type | None = None
     example: Mapping[str, Any] = {}
+    what: str = ""
 
 
 def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
@@ -354,8 +356,8 @@ def key(default: Any, check: Check, needs: Needs | None = None) -> Any:
     return field(default=default, metadata=option)
 
 
-def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -> Any:
-    """Returns the dataclass field for a section of a scenario.
+def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}, what: str = "") -> Any:
+    """Returns the dataclass field for a section of a scenario or a sweep.
 
     Args:
         kind: The dataclass with the section's keys.
@@ -363,9 +365,10 @@ def section(kind: Any, default: Any = ..., *, example: Mapping[str, Any] = {}) -
             sections with names. Without this argument there is one section, and its keys have their defaults if a
             scenario leaves the section out.
         example: See `Section.example`.
+        what: See `Section.what`.
     """
     many = type(default) if isinstance(default, list | dict) else None
-    made = {"section": Section(kind, many, example)}
+    made = {"section": Section(kind, many, example, what)}
     if default is None:
         return field(default=None, metadata=made)
     return field(default_factory=many or kind, metadata=made)

@@ -413,11 +413,14 @@ def explain_unknown_key(
     keys: tuple[str, ...],
     owner: tuple[str, str] | None = None,
     sections: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    what: str = "",
 ) -> str:
     """Returns the line of an error about a key that a section does not have. The line suggests a remedy.
 
     `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method. It
-    is None for a section without an object. `sections` maps other sections to their keys. None means none.
+    is None for a section without an object. `sections` maps other sections to their keys. None means none. `what` names
+    a section of a sweep, for which no keys of scenarios are suggested. It is empty for a section of a scenario.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
@@ -425,16 +428,16 @@ def explain_unknown_key(
     """
     word = key if key.isprintable() and 0 < len(key) <= 60 else quote_value(key)
     lead = f"{path}." if path else ""
-    where = path or "a scenario"
+    where = what or path or "a scenario"
     if owner is not None:
         where = f"{KINDS[owner[0]].text} {owner[1]}"
         users = _list_users(owner[0], key)
         if users:
             return f"{lead}{word} is not a key of {where}, but of {', '.join(users)}: choose one of these"
-    if alias := _ALIAS.get(key.lower().replace("-", "_")):
+    if not what and (alias := _ALIAS.get(key.lower().replace("-", "_"))):
         last = alias.rpartition(".")[2]
         remedy = f"did you mean {lead}{last}?" if last in keys else f"did you mean {alias}?"
-    elif 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:
+    elif not what and 0 < len(elsewhere := _find_elsewhere(key, path, sections or {})) <= MOST_PLACES:
         remedy = f"did you mean {' or '.join(elsewhere)}?"
     else:
         remedy = suggest_nearest(key, keys, f"choose one of {', '.join(keys)}", prefix=lead)

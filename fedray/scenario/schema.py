@@ -309,12 +309,21 @@ def validate_scenario(tree: Mapping[str, Any]) -> Scenario:
     Raises:
         BadInput: A key is unknown, missing or wrong.
     """
-    made: Scenario = _make_section(opt.Section(Scenario), tree, ())
+    made: Scenario = make_section(opt.Section(Scenario), tree)
     return made
 
 
-def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
-    """Makes a section from the keys that are set. The field of each key checks the value."""
+def make_section(section: opt.Section, tree: Any, path: KeyPath = ()) -> Any:
+    """Makes a section of a scenario or a sweep from the keys that are set. The field of each key checks the value.
+
+    Args:
+        section: The section, with the dataclass that declares its keys.
+        tree: The keys and their values.
+        path: The keys that lead to the section, for messages.
+
+    Raises:
+        BadInput: A key is unknown, missing or wrong.
+    """
     if not isinstance(tree, Mapping):
         raise BadInput(_explain_no_mapping(path, tree, section.example))
     made: dict[str, Any] = {}
@@ -326,9 +335,8 @@ def _make_section(section: opt.Section, tree: Any, path: KeyPath) -> Any:
             raise BadInput(f"{dotted_key(place)} is missing: give it a value")
     for name in tree:
         if name not in section.kind.__dataclass_fields__:
-            raise BadInput(
-                explain_unknown_key(dotted_key(path), name, _list_keys(section.kind), sections=list_sections())
-            )
+            keys, sections = _list_keys(section.kind), list_sections()
+            raise BadInput(explain_unknown_key(dotted_key(path), name, keys, sections=sections, what=section.what))
     return section.kind(**made)
 
 
@@ -345,9 +353,9 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
             raise BadInput(
                 f"{dotted_key(path)} = {quote_value(value)} is not a list: write its entries as '- ...' lines below it"
             )
-        return [_make_section(section, each, (*path, f"[{i}]")) for i, each in enumerate(value)]
+        return [make_section(section, each, (*path, f"[{i}]")) for i, each in enumerate(value)]
     if section is not None and section.many is None:
-        return None if value is None else _make_section(section, value, path)
+        return None if value is None else make_section(section, value, path)
     if not isinstance(value, Mapping):
         raise BadInput(_explain_no_mapping(path, value))
     if section is None:
@@ -357,7 +365,7 @@ def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
             opt.label(name)
         except ValueError as wrong:
             raise BadInput(f"{dotted_key(path)} has the name {quote_value(name)}, which {wrong}") from None
-    return {name: _make_section(section, each, (*path, name)) for name, each in value.items()}
+    return {name: make_section(section, each, (*path, name)) for name, each in value.items()}
 
 
 def _explain_no_mapping(path: KeyPath, value: Any, example: Mapping[str, Any] = {}) -> str:

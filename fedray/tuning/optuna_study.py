@@ -83,7 +83,6 @@ def mend_journal(journal: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The storage, the study, the pruner and the sampler. A resumed sweep continues with the same proposals.
 
-IN_USE = "name = {} is a study of this storage: choose another, or resume the sweep in its directory"
 NOTES = "fedray"  # one attribute for all notes: each write to a journal is an fsync
 PRUNED = "pruned at age"  # an attribute of a trial that its worker writes before the training stops
 
@@ -132,7 +131,9 @@ def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
     with explain_storage(url):
         known = optuna.get_all_study_names(open_storage(url))
     if name in known and not resume:
-        raise BadInput(IN_USE.format(name))
+        raise BadInput(
+            f"name = {name} is a study of this storage: choose another, or resume the sweep in its directory"
+        )
 
 
 def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: bool = False) -> optuna.Study:
@@ -145,8 +146,7 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
         begun: Whether trials of the sweep have been trained. If so, the study must exist.
 
     Raises:
-        BadInput: The storage already holds a study of this name and `resume` is False, or the storage has lost the
-            study.
+        BadInput: The storage has lost the study.
     """
     is_lost = begun and "://" not in location.storage and not Path(location.storage).exists()  # opening would make it
     storage: Any = None if is_lost else open_storage(location.storage)
@@ -155,16 +155,13 @@ def start_study(sweep: Sweep, location: StudyLocation, *, resume: bool, begun: b
             f"the storage {name_storage(location.storage)} has no study {location.name}, of which trials were trained: "
             "give the --storage that the sweep began with, or restore it"
         )
-    try:
-        study = optuna.create_study(
-            storage=storage,
-            study_name=location.name,
-            directions=[objective.direction for objective in sweep.objectives],
-            load_if_exists=resume,
-            pruner=make_pruner(location),
-        )
-    except optuna.exceptions.DuplicatedStudyError:
-        raise BadInput(IN_USE.format(location.name)) from None
+    study = optuna.create_study(
+        storage=storage,
+        study_name=location.name,
+        directions=[objective.direction for objective in sweep.objectives],
+        load_if_exists=resume,
+        pruner=make_pruner(location),
+    )
     with warnings.catch_warnings():  # experimental in Optuna 5; the names are only for display
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names([objective.name for objective in sweep.objectives])

@@ -10,6 +10,7 @@ import numpy as np
 from optuna import Trial
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from fedray.core import options as opt
 from fedray.core.errors import (
     BadInput,
     FedrayError,
@@ -22,13 +23,13 @@ from fedray.core.errors import (
     suggest_nearest,
     warn_user,
 )
-from fedray.core.options import Check, flag, maybe, one_of, real, text, whole
 from fedray.core.scores import cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 from fedray.scenario import nested
 from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
+from fedray.scenario.schema import make_section
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Objectives, which are computed from the evaluated rounds of a training. Their scores are measured on withheld samples
@@ -48,13 +49,28 @@ INFERENCE = {  # keys of `predict` that change no model -> objectives that the k
     "noise": "nll",
     "conformal": "conformal_size or conformal_width",
 }
-anything: Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
-KEYS: dict[str, Check] = {
-    "name": text,
-    "direction": maybe(one_of("maximize", "minimize")),
-    "target": maybe(real("(-inf, inf)")),
-    **{key: maybe(real("(0, inf)")) for key in WITHIN},
-}
+anything: opt.Check = lambda value: value  # noqa: E731 (checked by whoever knows the kind)
+
+
+@dataclass(frozen=True)
+class ObjectiveKeys:
+    """An objective in a sweep file.
+
+    Attributes:
+        name: The score or the cost.
+        direction: "maximize" or "minimize".
+        target: The score to reach. The objective is the cost until then.
+        within_bytes: A budget of bytes up and down. The objective is the score within the budget.
+        within_up_bytes: A budget of uploaded bytes.
+        within_seconds: A budget of virtual seconds.
+    """
+
+    name: str | None = opt.key(None, opt.text)
+    direction: str | None = opt.key(None, opt.maybe(opt.one_of("maximize", "minimize")))
+    target: float | None = opt.key(None, opt.maybe(opt.real("(-inf, inf)")))
+    within_bytes: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
+    within_up_bytes: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
+    within_seconds: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
 
 
 @dataclass(frozen=True)
@@ -110,29 +126,6 @@ def read_cost(row: Row, name: str) -> float:
     return float(row["up_bytes"] + row.get("down_bytes", 0)) if name == BYTES else float(row[name])
 
 
-def check_keys(path: str, given: Mapping[str, Any], table: Mapping[str, Check], what: str, prefix: str = "") -> None:
-    """Refuses keys of a sweep file that are not in `table`, and values that the check of a key does not accept.
-
-    Args:
-        path: The section of the file that holds the keys, with a dot at the end. It is empty at the top level.
-        given: The keys and their values.
-        table: The check of each key.
-        what: The words for the owner of the keys in a message, such as `an objective`.
-        prefix: The text that a message puts before a suggested key.
-
-    Raises:
-        BadInput: A key is unknown, or a value is impossible.
-    """
-    for key, value in given.items():
-        if key not in table:
-            remedy = suggest_nearest(str(key), table, f"it has {', '.join(table)}", prefix=prefix)
-            raise BadInput(f"{path}{key} is not a key of {what}: {remedy}")
-        try:
-            table[key](value)
-        except ValueError as wrong:
-            raise BadInput(f"{path}{key} = {quote_value(value)} {wrong}") from None
-
-
 def read_objective(path: str, given: Any) -> SweepObjective:
     """Reads an objective of a sweep file, given as a name or as `{name, direction, target, within_bytes, ...}`.
 
@@ -145,10 +138,10 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         raise BadInput(
             f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
         )
-    check_keys(f"{path}.", entry, KEYS, "an objective")
-    if entry.get("name") is None:
+    found = make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,))
+    if found.name is None:
         raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
-    return _objective(path, {key: value for key, value in entry.items() if value is not None})
+    return _objective(path, {key: value for key, value in vars(found).items() if value is not None})
 
 
 def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
@@ -441,15 +434,31 @@ FORBIDDEN = {
     **dict.fromkeys(("data.hold_out", "data.test_clients"), "trials would be compared on different data"),
     "evaluate": "trials would be measured differently",
 }
-RANGE: dict[str, Check] = {
-    "type": one_of("int", "float", "categorical"),
-    "low": real("(-inf, inf)"),
-    "high": real("(-inf, inf)"),
-    "step": maybe(real("(0, inf)")),
-    "log": flag,
-    "points": maybe(whole(2, 1000)),
-    **dict.fromkeys(("choices", "when"), anything),  # read before the others
-}
+
+
+@dataclass(frozen=True)
+class RangeKeys:
+    """A range in the space of a sweep file. The attributes of `Parameter` explain the keys.
+
+    Attributes:
+        type: "int" or "float".
+        low: The lowest value.
+        high: The highest value.
+        step: The distance between values.
+        log: Whether the scale is logarithmic.
+        points: The number of values of a grid.
+        choices: The values of a parameter without a range. They are read before the other keys.
+        when: The conditions of the parameter. They are read before the other keys.
+    """
+
+    type: str | None = opt.key(None, opt.one_of("int", "float", "categorical"))
+    low: float | None = opt.key(None, opt.real("(-inf, inf)"))
+    high: float | None = opt.key(None, opt.real("(-inf, inf)"))
+    step: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
+    log: bool = opt.key(False, opt.flag)
+    points: int | None = opt.key(None, opt.maybe(opt.whole(2, 1000)))
+    choices: Any = opt.key(None, anything)
+    when: Any = opt.key(None, anything)
 
 
 def read_space(given: Any) -> tuple[Parameter, ...]:
@@ -540,12 +549,12 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 
 
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
-    check_keys(f"{path}.", given, RANGE, "a range")
+    found = make_section(opt.Section(RangeKeys, what="a range"), given, (path,))
     for name in ("type", "low", "high"):
-        if given.get(name) is None:
+        if vars(found)[name] is None:
             raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
-    low, high, step = given["low"], given["high"], given.get("step")
-    log, points, kind = given.get("log", False), given.get("points"), given["type"]
+    kind, low, high, step = found.type, found.low, found.high, found.step
+    log, points = found.log, found.points
     if points is not None and step is not None:
         raise BadInput(f"{path}.points = {points}, but step is {step:g}: give one of the two")
     try:  # Optuna checks the range
@@ -560,8 +569,7 @@ def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Paramete
     for name, value in (("low", low), ("high", high), ("step", step)):
         if kind == "int" and value is not None and float(value) != round(value):
             raise BadInput(f"{path}.{name} = {value:g} is not a whole number: give one, or type: float")
-    number = float(step) if step is not None else None
-    return Parameter(key, kind, (), float(low), float(high), number, log, points, when)
+    return Parameter(key, kind, (), low, high, step, log, points, when)
 
 
 def _when(path: str, given: Any, before: Sequence[Parameter]) -> tuple[tuple[str, tuple[Any, ...]], ...]:

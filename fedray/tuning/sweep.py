@@ -12,10 +12,10 @@ Example:
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedray.core import options as opt
 from fedray.core.errors import BadInput, quote_value, warn_user
@@ -24,7 +24,7 @@ from fedray.scenario import nested
 from fedray.scenario.loader import import_first, read_scenario, refuse_scenario, spell_imports, spell_sections, to_plain
 from fedray.scenario.nested import Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.rows import changes_nothing, find_idle_keys, find_rule_metrics, is_dump
-from fedray.scenario.schema import Scenario
+from fedray.scenario.schema import Scenario, make_section
 from fedray.scenario.shipped import answers_clients_apart, find_scenario_file
 from fedray.tuning import space
 from fedray.tuning.space import HELD_OUT_PREFIX, Parameter, SweepObjective, Values, anything
@@ -331,22 +331,7 @@ def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
 HOLD_OUT = 0.2
 TRIALS = 20
 MOST_ACTORS = 1000  # actors of one trial at most
-Section = TypeVar("Section", SamplerKeys, PrunerKeys)
-KeyTable = Mapping[str, tuple[Any, opt.Check]]  # key -> default and check
-SWEEP: KeyTable = {
-    "name": (None, opt.maybe(opt.label)),
-    "scenario": (None, anything),
-    "overrides": (None, anything),
-    "space": (None, anything),
-    "objectives": (None, anything),
-    "sampler": ("tpe", anything),
-    "pruner": ("none", anything),
-    "trials": (None, opt.maybe(opt.whole(1, 10**6))),
-    "jobs": (1, opt.whole(1, 10**4)),
-    "trial": (None, anything),
-}
-TRIAL: KeyTable = {"actors": (0, opt.whole(1, MOST_ACTORS))}
-READ = {  # keys of a sampler or pruner, by the name of the sampler or pruner
+READ: dict[str, tuple[str, ...]] = {  # keys of a sampler or pruner, by the name of the sampler or pruner
     "tpe": ("seed", "startup"),
     "random": ("seed",),
     "nsga2": ("seed", "population"),
@@ -354,6 +339,46 @@ READ = {  # keys of a sampler or pruner, by the name of the sampler or pruner
     "hyperband": ("warmup", "reduction"),
     "asha": ("warmup", "reduction"),
 }
+
+
+@dataclass(frozen=True)
+class TrialKeys:
+    """The section `trial` of a sweep file.
+
+    Attributes:
+        actors: The number of client actors of each trial. Without it each trial trains in its own process.
+    """
+
+    actors: int = opt.key(0, opt.whole(1, MOST_ACTORS))
+
+
+@dataclass(frozen=True)
+class SweepKeys:
+    """A sweep file. The attributes of `Sweep` explain most keys.
+
+    Attributes:
+        name: The name of the study.
+        scenario: The base scenario: a path, the name of a scenario that comes with fedray, or keys.
+        overrides: Keys that replace those of the base scenario.
+        space: The parameters to search, each a scenario key with its values.
+        objectives: One objective or a list of objectives.
+        sampler: The section `sampler`.
+        pruner: The section `pruner`.
+        trials: The total number of trials.
+        jobs: The number of workers.
+        trial: The section `trial`.
+    """
+
+    name: str | None = opt.key(None, opt.maybe(opt.label))
+    scenario: Any = opt.key(None, anything)
+    overrides: Any = opt.key(None, anything)
+    space: Any = opt.key(None, anything)
+    objectives: Any = opt.key(None, anything)
+    sampler: SamplerKeys = opt.section(SamplerKeys, example={"name": "tpe"}, what="sampler")
+    pruner: PrunerKeys = opt.section(PrunerKeys, example={"name": "median"}, what="pruner")
+    trials: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**6)))
+    jobs: int = opt.key(1, opt.whole(1, 10**4))
+    trial: TrialKeys = opt.section(TrialKeys, example={"actors": 4}, what="trial")
 
 
 def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) -> Sweep:
@@ -376,56 +401,46 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     if not isinstance(tree, Mapping):
         raise BadInput(f"the sweep = {quote_value(tree)} is not a mapping: write keys as 'trials: 20'")
     refuse_scenario(str(where or "this"), tree)
-    given = _section("", to_plain_values(tree), SWEEP)
+    plain = {key: value for key, value in to_plain_values(tree).items() if value is not None}
+    for key in ("sampler", "pruner"):
+        if isinstance(plain.get(key), str):
+            plain[key] = {"name": plain[key]}
+    given = make_section(opt.Section(SweepKeys, what="a sweep"), plain)
     base = _base(given, where.parent if where is not None else Path(), imports)
-    objectives = read_objectives(given["objectives"])
-    name = given["name"] or (where.stem if where is not None else "sweep")
+    objectives = read_objectives(given.objectives)
+    name = given.name or (where.stem if where is not None else "sweep")
     source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # `name` becomes the study's name
     source_tree.pop("overrides", None)
     sweep = Sweep(
         name=name,
         base=base,
-        space=space.read_space(given["space"]),
+        space=space.read_space(given.space),
         objectives=objectives,
-        sampler=_named_section("sampler", given["sampler"], SamplerKeys),
-        pruner=_named_section("pruner", given["pruner"], PrunerKeys),
-        trials=given["trials"],
-        jobs=given["jobs"],
-        actors=_section("trial", {} if given["trial"] is None else given["trial"], TRIAL)["actors"],
+        sampler=given.sampler,
+        pruner=given.pruner,
+        trials=given.trials,
+        jobs=given.jobs,
+        actors=given.trial.actors,
         source=source_tree,
     )
+    for section, name in (("sampler", sweep.sampler.name), ("pruner", sweep.pruner.name)):
+        _refuse_unused(section, name, plain.get(section, {}))
     check_sweep(sweep)
     return sweep
 
 
-def _named_section(path: str, given: Any, kind: type[Section]) -> Section:
-    """Reads the section `sampler` or `pruner`, for which the file may give only a name. `kind` declares its keys.
-
-    Refuses keys that this sampler or pruner does not use.
-    """
-    keys = {"name": given} if isinstance(given, str) else given
-    found = kind(**_section(path, keys, {f.name: (f.default, f.metadata["key"].check) for f in fields(kind)}))
-    read: tuple[str, ...] = READ.get(found.name, ())
+def _refuse_unused(path: str, name: str, keys: Iterable[str]) -> None:
+    """Refuses keys of the section `sampler` or `pruner` that the sampler or pruner `name` does not use."""
+    read = READ.get(name, ())
     for key in keys:
         if key not in ("name", *read):
             has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
-            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {found.name}, {has}: leave it out")
-    return found
+            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {name}, {has}: leave it out")
 
 
-def _section(path: str, given: Any, table: KeyTable) -> dict[str, Any]:
-    """Checks the keys of a section and fills in the defaults."""
-    prefix = f"{path}." if path else ""
-    if not isinstance(given, Mapping):
-        what = "a name or a mapping" if "name" in table else "a mapping"
-        raise BadInput(f"{path} = {quote_value(given)} is not {what}: write {{{next(iter(table))}: ...}}")
-    space.check_keys(prefix, given, {key: check for key, (_, check) in table.items()}, path or "a sweep", prefix)
-    return {key: check(given[key]) if key in given else default for key, (default, check) in table.items()}
-
-
-def _base(given: Mapping[str, Any], folder: Path, imports: bool) -> Tree:
+def _base(given: SweepKeys, folder: Path, imports: bool) -> Tree:
     """Reads the keys of the base scenario without defaults, because defaults depend on the values of a trial."""
-    wanted = given["scenario"]
+    wanted = given.scenario
     if isinstance(wanted, str):
         path = find_scenario_file(wanted, folder=folder)
         wanted, folder = nested.load_yaml(path), path.absolute().parent
@@ -434,7 +449,7 @@ def _base(given: Mapping[str, Any], folder: Path, imports: bool) -> Tree:
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
             "or its keys"
         )
-    own = given["overrides"] or {}
+    own = given.overrides or {}
     if not isinstance(own, Mapping):
         raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys = spell_imports(spell_sections(to_plain_values(wanted)), folder)

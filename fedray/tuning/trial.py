@@ -26,13 +26,13 @@ import optuna
 from optuna.trial import TrialState
 
 from fedray.assembly.features import check_withheld_rows
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.registry import UserObjects, list_own_names
 from fedray.assembly.study import describe_study
 from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import choose_device, reopen_study, require_one_cpu_actors, run_inline
 from fedray.files import plain
-from fedray.files.run_files import find_checkpoints
+from fedray.files.run_files import TRACEBACK_FILE, find_checkpoints
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
 from fedray.runtime.environment import prepare_process, use_one_thread
@@ -48,9 +48,6 @@ from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
 from fedray.tuning.space import Row, SweepObjective, average_objectives, enumerate_grid, find_inference_keys
 from fedray.tuning.sweep import TRIALS, Sweep
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One training of a sweep in a worker's process, which ends as soon as the values of the objectives are known.
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Ends a training of a sweep before its last round if the pruner says so, or if no objective can change any more.
@@ -231,7 +228,7 @@ def train_job(job: TrialTask) -> Outcome:
         if isinstance(error, FedrayError):
             return Outcome("failed", [], error=str(error))
         with suppress(FedrayError):
-            plain.write_atomically(job.folder / "error.txt", traceback.format_exc().encode())
+            plain.write_atomically(job.folder / TRACEBACK_FILE, traceback.format_exc().encode())
         return Outcome("failed", [], error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
@@ -481,9 +478,6 @@ def _end_with_parent() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The search of a sweep takes a trial from Optuna, trains it or looks up its values, and reports them to Optuna.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The state of a running sweep, with its study, the finished trainings, and the trainings under way.
 
 Say = Callable[[str], None]
@@ -533,8 +527,6 @@ class SearchState:
         trainings: The finished trainings, by their hashes (`hash_training`).
         running: The trials that workers train now. The keys are the futures of the trainings.
         waiting: The trials that wait for the end of an equal training of a different trial.
-        unchecked: The hashes of trainings by an earlier process. This process has not yet checked whether these
-            trainings used the present data.
     """
 
     sweep: Sweep
@@ -548,7 +540,6 @@ class SearchState:
     trainings: dict[str, Training] = field(default_factory=dict)
     running: dict[Future[Outcome], RunningTrial] = field(default_factory=dict)
     waiting: list[optuna.Trial] = field(default_factory=list)
-    unchecked: set[str] = field(default_factory=set)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -588,12 +579,7 @@ def run_search(state: SearchState, submit: Submit, confirm_directory: Callable[[
     `submit` gives a task to a worker. Before the search starts new trials, it calls `confirm_directory`. This function
     raises an error if the directory of the sweep was moved or deleted.
     """
-    for frozen in state.study.get_trials(deepcopy=False):
-        known = optuna_study.trial_note(frozen).get("training")
-        if frozen.state.is_finished() and known:
-            state.trainings[known["key"]] = Training(*known["is"][:3])
-            state.unchecked.add(known["key"])
-    _check_trainings(state)
+    _recall_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
     ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
     learns = state.sweep.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
@@ -614,20 +600,27 @@ def run_search(state: SearchState, submit: Submit, confirm_directory: Callable[[
         state.waiting = []
 
 
-def _check_trainings(state: SearchState) -> None:
-    """Refuses to go on if the data or the user's code have changed since a training of the sweep.
+def _recall_trainings(state: SearchState) -> None:
+    """Collects the finished trainings of earlier processes.
 
-    The space of a sweep may hold several data sets, networks and methods. One training of each combination is checked.
+    Refuses to go on if the data or the user's code have changed since then. The space of a sweep may hold several data
+    sets, networks, methods and objects of the user. One training of each combination is checked. Leaves out trainings
+    that were removed, and trainings that were resumed by hand with more rounds.
     """
     seen = set()
-    for training in state.trainings.values():
-        path = state.out / training.run / "scenario.yaml"
-        if path.is_file():
-            tree = nested.load_yaml(path)
-            kind = str((tree.get("data"), tree.get("model"), tree.get("method", {}).get("name")))
-            if kind not in seen:
-                reopen_study(state.out / training.run, state.own)
-            seen.add(kind)
+    for frozen in state.study.get_trials(deepcopy=False):
+        known = optuna_study.trial_note(frozen).get("training")
+        path = state.out / (known["is"][0] if known else "") / "scenario.yaml"
+        if not known or not frozen.state.is_finished() or not path.is_file():
+            continue
+        stored = read_scenario(path, explicit=False)
+        if hash_training(stored, state.sweep.find_inference_keys(stored)) != known["key"]:
+            continue
+        kind = str((stored.data, stored.model, stored.method.name, list_own_names(stored, state.own)))
+        if kind not in seen:
+            reopen_study(path.parent, state.own)
+        seen.add(kind)
+        state.trainings[known["key"]] = Training(*known["is"][:3])
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
@@ -654,14 +647,6 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
     )
     key = hash_training(scenario, sweep.find_inference_keys(scenario))
     known = state.trainings.get(key)
-    if known is not None and key in state.unchecked:
-        stored = read_scenario(state.out / known.run / "scenario.yaml", explicit=False)
-        if hash_training(stored, sweep.find_inference_keys(scenario)) == key:
-            reopen_study(state.out / known.run, state.own)
-        else:
-            del state.trainings[key]  # this training was resumed by hand with more rounds
-            known = None
-        state.unchecked.discard(key)
     if known is not None and known.state == "complete":
         try:
             outcome = look_up_values(job, state.out / known.run)

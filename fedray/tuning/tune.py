@@ -45,9 +45,6 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Runs a sweep from its file to its directory, as `fedray tune` does.
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Writes the table of trials, the winners as scenarios, the summary and the page to the directory of a sweep.
 
 log = logging.getLogger("fedray")
@@ -350,8 +347,7 @@ def _make_directory(sweep: Sweep, folder: Path, resume: bool, journal: Path | No
         if journal is None and (folder / directory.JOURNAL).is_file():
             raise BadInput(f"{folder} keeps its study in {directory.JOURNAL}: leave out --storage")
     else:
-        plain.make_parent(copy)
-        plain.write_atomically(copy, nested.write_yaml(dict(sweep.source)).encode())
+        plain.write_user_file(copy, nested.write_yaml(dict(sweep.source)).encode())
         if journal is not None:
             journal.touch()
     (folder / directory.TRIALS).mkdir(exist_ok=True)
@@ -408,16 +404,6 @@ class TrialResult:
                 FedrayWarning,
             )
         return Run(self.path, UserObjects(modules=self.modules), predict=predict)
-
-    @property
-    def metrics_dataframe(self) -> Any:
-        """Returns the rounds of the trial's training as a pandas DataFrame."""
-        return self.run.metrics_dataframe
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """Returns the folder of the newest checkpoint of the trial's training."""
-        return self.run.checkpoint
 
 
 class SweepResult:
@@ -603,9 +589,12 @@ def tune(
     modules: tuple[str, ...] = (),
     report: bool = True,
     progress: bool | None = None,
-    **objects: Any,
 ) -> SweepResult:
     """Searches for the best values of a scenario's keys, as `fedray tune` does.
+
+    Python objects cannot be passed, because other processes train the trials and cannot receive the objects. Give your
+    data, model or method a name with `fedray.register` in a module, write the name in the scenario, and pass the
+    module.
 
     Args:
         sweep: The keys of a sweep, or the path of a sweep file (`docs/how-to/sweeps.md`).
@@ -618,12 +607,9 @@ def tune(
         modules: Your modules, which register names. Every worker imports these modules before it trains.
         report: Whether the page of the sweep is drawn.
         progress: Whether to print a line to stderr for each finished trial. None prints these lines only in a notebook.
-        objects: Python objects are refused, because other processes train the trials and cannot receive the objects.
-            Give your data, model or method a name with `fedray.register` in a module, write the name in the scenario,
-            and pass the module.
 
     Raises:
-        BadInput: The sweep or the directory cannot be used, or an object was passed.
+        BadInput: The sweep or the directory cannot be used.
         FedrayError: No trial came to its end. `SweepResult.from_path(out).errors` lists the reasons.
 
     Example:
@@ -635,11 +621,6 @@ def tune(
         >>> found.get_best_result() == found.get_best_result("accuracy", "max")
         True
     """
-    if objects:
-        raise BadInput(
-            f"fedray.tune takes no {min(objects)}=: what is an object needs a name (fedray.register, in a module that "
-            "modules= names), and keys stand in the sweep"
-        )
     shown = is_in_notebook() if progress is None else progress
 
     def say(line: str) -> None:

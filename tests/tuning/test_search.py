@@ -105,8 +105,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
     found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
     summary, at_once = run({**found, "jobs": 2}, tmp_path / "two")
-    assert (summary["trainings"], summary["looked_up"]) == (4, 8)
-    assert busy == [2, 2, 2, 1]
+    assert (summary["trainings"], summary["looked_up"]) == (4, 8) and busy == [2, 2, 2, 1]
     monkeypatch.undo()
     assert list_outcomes(at_once) == list_outcomes(run(found, tmp_path / "one")[1])
 
@@ -168,8 +167,7 @@ def test_an_interrupted_sweep_ends_as_if_nothing_had_happened(
     assert list_outcomes(run(found, tmp_path / "cut", resume=True)[1]) == undisturbed
     assert len(list((tmp_path / "cut" / "trials").iterdir())) == len(list((tmp_path / "whole" / "trials").iterdir()))
     again = list_outcomes(run(found, tmp_path / "cut", resume=True, trials=6)[1])
-    assert again[:5] == undisturbed
-    assert len(again) == 6
+    assert again[:5] == undisturbed and len(again) == 6
 
 
 def test_a_cut_last_line_of_the_journal_is_mended(tmp_path: Path) -> None:
@@ -178,8 +176,7 @@ def test_a_cut_last_line_of_the_journal_is_mended(tmp_path: Path) -> None:
     with (tmp_path / "s" / "study.journal").open("ab") as file:
         file.write(b'{"op_code": 5, "wor')
     _, after = run(found, tmp_path / "s", resume=True)
-    assert list_outcomes(after)[:1] == list_outcomes(before)
-    assert len(after) == 2
+    assert list_outcomes(after)[:1] == list_outcomes(before) and len(after) == 2
 
 
 def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> None:
@@ -267,8 +264,7 @@ def test_of_equal_trials_the_first_number_wins_whichever_ended_first() -> None:
 def test_the_other_pruners_prune_too(name: str, tmp_path: Path) -> None:
     space = {"local.lr": [0.3, 0.2, 0.1, 1e-4, 2e-4, 3e-4]}
     summary, _ = run(sweep(space, sampler="grid", pruner={"name": name, "reduction": 2}, trials=None), tmp_path / "s")
-    assert summary["pruned"] >= 1
-    assert summary["rounds_trained"] < 6 * 6
+    assert summary["pruned"] >= 1 and summary["rounds_trained"] < 6 * 6
 
 
 def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> None:

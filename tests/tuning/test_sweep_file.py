@@ -51,11 +51,8 @@ def test_a_key_that_one_of_the_objectives_reads_is_searched(objectives: list[str
     found = read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides=sets))
     assert "gamma" in list_inference(found)
     rule, train = {"metric": "hold_out_personal_accuracy"}, {"metric": "train_personal_accuracy"}
-    for stopped in (
-        {"evaluate.stop_at": {**rule, "value": 0.9}},
-        {"stop": rule},
-        {"stop": train, "evaluate.train": True},
-    ):
+    ends = {"evaluate.stop_at": {**rule, "value": 0.9}}, {"stop": rule}, {"stop": train, "evaluate.train": True}
+    for stopped in ends:
         assert "gamma" not in list_inference(read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)))
 
 
