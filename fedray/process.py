@@ -12,7 +12,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -83,7 +82,7 @@ def describe_end(number: int, advice: str) -> str:
 def end_on_signals() -> Iterator[Ending]:
     """Ends the process with one printed line if INT, TERM or HUP arrives during the `with` block.
 
-    Outside of the main thread this has no effect, because Python handles signals only in the main thread.
+    Call this in the main thread, because Python handles signals only there. A further thread waits for signals.
 
     Example:
         >>> with end_on_signals() as ending:
@@ -92,20 +91,6 @@ def end_on_signals() -> Iterator[Ending]:
         'fedray: ended by SIGTERM; `fedray resume runs/example` goes on'
     """
     ending = Ending()
-    token = _CURRENT.set(ending)
-    try:
-        if threading.current_thread() is not threading.main_thread():
-            yield ending
-            return
-        with _watch_signals(ending):
-            yield ending
-    finally:
-        _CURRENT.reset(token)
-
-
-@contextmanager
-def _watch_signals(ending: Ending) -> Iterator[None]:
-    """Installs the signal handlers, and starts the thread that waits for signals."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     over = threading.Event()
@@ -116,11 +101,13 @@ def _watch_signals(ending: Ending) -> Iterator[None]:
 
     before = {number: signal.signal(number, take) for number in list_signals()}
     before_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    token = _CURRENT.set(ending)
     thread = threading.Thread(target=_take_signals, args=(reader, ending, over), daemon=True)
     thread.start()
     try:
-        yield
+        yield ending
     finally:
+        _CURRENT.reset(token)
         over.set()
         os.write(writer, b"\0")  # 0 is no signal: it only wakes the thread, which then ends
         thread.join()
@@ -171,7 +158,9 @@ STOP_SECONDS = 10.0  # time for children to end by themselves before they are ki
 def start_child(
     arguments: Sequence[str], keep: Collection[int] = (), variables: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Starts `fedray ARGUMENTS` as a child process in its own process group, with pipes for its output.
+    """Starts `fedray ARGUMENTS` as a child process in its own process group, with a pipe for its stderr.
+
+    The child's output to stdout is dropped.
 
     Args:
         arguments: The arguments of the command.
@@ -179,10 +168,8 @@ def start_child(
         variables: Environment variables that the child gets in addition to the variables of this process.
 
     Example:
-        >>> child = start_child(["--version"])
-        >>> child.communicate()[0].startswith("fedray, version ")
-        True
-        >>> follow_child(start_child(["list", "nothing"]), lambda line: print(line[:15]))
+        >>> child = start_child(["list", "nothing"])
+        >>> follow_child(child, lambda line: print(line[:15]))
         fedray: Invalid
         2
         >>> stop_children([child])  # nothing is left to stop
@@ -190,7 +177,7 @@ def start_child(
     return subprocess.Popen(
         [sys.executable, "-m", "fedray.process", str(os.getpid()), *arguments],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
@@ -201,15 +188,14 @@ def start_child(
 
 
 def follow_child(child: subprocess.Popen[str], hear: Callable[[str], object]) -> int:
-    """Waits for a child to end, and returns its exit status. The child's output to stdout is dropped.
+    """Waits for a child to end, and returns its exit status.
 
     Args:
         child: The child, from `start_child`.
         hear: A function that is called with each line of the child's stderr, as soon as the line is written.
     """
-    assert child.stdout is not None and child.stderr is not None  # `start_child` opens both
-    with child, ThreadPoolExecutor(1) as pool:
-        pool.submit(child.stdout.read)  # a full pipe would hold the child up
+    assert child.stderr is not None  # `start_child` opens it
+    with child:
         for line in child.stderr:
             hear(line.rstrip("\n"))
     return child.returncode
@@ -249,28 +235,19 @@ if __name__ == "__main__":
 NOTE = "fedray: note: "  # the beginning of each such line
 
 
-@contextmanager
-def show_notes(say: Callable[[str], object]) -> Iterator[None]:
-    """Calls `say` with each `FedrayWarning` of a `with` block, as one line. Repeated messages are left out.
+def say_notes(say: Callable[[str], object]) -> None:
+    """Calls `say` with each later `FedrayWarning` of this process, as one line. Repeated messages are left out.
 
-    Warnings of other classes keep Python's format.
+    Warnings of other classes keep Python's format. Call this only in processes that run nothing but fedray, or within
+    `warnings.catch_warnings`.
 
     Example:
         >>> import warnings
         >>> from fedray.core.errors import ScenarioWarning
-        >>> with show_notes(print):
+        >>> with warnings.catch_warnings():
+        ...     say_notes(print)
         ...     warnings.warn("predict.gamma cannot act", ScenarioWarning)
         fedray: note: predict.gamma cannot act
-    """
-    with warnings.catch_warnings():
-        say_notes(say)
-        yield
-
-
-def say_notes(say: Callable[[str], object]) -> None:
-    """Calls `say` with each later `FedrayWarning` of this process, as one line. Repeated messages are left out.
-
-    Call this only in processes that run nothing but fedray.
     """
     said: set[str] = set()
     usual = warnings.showwarning

@@ -5,6 +5,7 @@ import logging
 import shutil
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from fedray.core.errors import BadInput, FedrayError, format_bytes
 from fedray.experiments.live import log, show_phases
 from fedray.files import plain
 from fedray.own_code.user_code import import_modules
-from fedray.process import show_notes, silence, tolerate_stderr
+from fedray.process import say_notes, silence, tolerate_stderr
 from fedray.runtime import environment
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -241,17 +242,15 @@ def table_command(
 
     plain.confirm_writable(out)
     modules = import_first(find_scenario_file(scenario), modules)
-    wanted = read_scenario(find_scenario_file(scenario), overrides)
-    if no_report:
-        wanted = read_scenario(find_scenario_file(scenario), [*overrides, "report=false"])
+    wanted = read_scenario(find_scenario_file(scenario), [*overrides, *["report=false"] * no_report])
     if not wanted.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
-    from fedray.experiments.table import run_table, split_names
+    from fedray.experiments.table import run_table
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
-    only = split_names(cells, [cell.name for cell in wanted.table])
-    shown = [word.strip() for word in metrics.split(",") if word.strip()]
-    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=run.say_line, **where)
+    only, shown = ([word.strip() for word in text.split(",") if word.strip()] for text in (cells, metrics))
+    say = partial(run.say_line, phase=run.current_phase())  # cells speak in other threads
+    result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=say, **where)
     click.echo((out / "table.tex").read_text(encoding="utf-8") if latex else result.text)
     if result.failed:
         many = f"{len(result.failed)} of {len(wanted.table)} cells failed"
@@ -348,9 +347,6 @@ def exit_with_one_line() -> Iterator[None]:
             traceback.print_exc()
         click.echo(f"fedray: {error}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
-    except (KeyboardInterrupt, click.Abort):  # click turns KeyboardInterrupt into Abort
-        click.echo("fedray: interrupted; `fedray resume DIR` continues from the newest checkpoint", err=True)
-        sys.exit(1)
     except BrokenPipeError:  # the program that reads the output, such as `head`, has closed it
         silence(sys.stdout)
         sys.exit(1)
@@ -393,7 +389,8 @@ def main(arguments: list[str] | None = None) -> None:
         ...
     """
     say = partial(click.echo, err=True)
-    with tolerate_stderr(), show_phases(say) as progress, exit_with_one_line(), show_notes(say):
+    with tolerate_stderr(), show_phases(say) as progress, exit_with_one_line(), warnings.catch_warnings():
+        say_notes(say)
         try:
             commands.main(arguments, prog_name="fedray", standalone_mode=False, obj=progress)
         except click.UsageError as error:
@@ -403,7 +400,3 @@ def main(arguments: list[str] | None = None) -> None:
                 sys.exit(2)
             command = error.ctx.command_path if error.ctx else "fedray"
             raise BadInput(f"{text.rstrip('.')}: see `{command} --help`") from None
-
-
-if __name__ == "__main__":
-    main()

@@ -22,6 +22,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,10 +32,10 @@ from click.shell_completion import CompletionItem
 from fedray.core.errors import TOTALS, BadInput, format_score, format_total, name_score
 from fedray.core.scores import drop_repeats
 from fedray.experiments.live import ProgressPhase, log, watch_run
-from fedray.files.plain import confirm_writable, expand_user_path, make_parent, write_atomically
+from fedray.files.plain import confirm_writable, expand_user_path, write_user_file
 from fedray.own_code.user_code import import_modules
 from fedray.process import import_quickly, silence
-from fedray.runtime.environment import find_address, read_wait_for, refuse_unused_wait
+from fedray.runtime.environment import find_address, read_wait_for
 
 if TYPE_CHECKING:  # torch and Optuna are slow to import
     from matplotlib.figure import Figure
@@ -91,22 +92,12 @@ modules = click.option(
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def _set_level(level: int) -> Callable[[click.Context, click.Parameter, bool], None]:
-    """Returns the function that an option calls to set the level of the log."""
-
-    def act(_context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-        if wanted:
-            log.setLevel(level)
-
-    return act
-
-
 _quiet = click.option(
     "-q",
     "--quiet",
     is_flag=True,
     expose_value=False,
-    callback=_set_level(logging.WARNING),
+    callback=lambda _context, _parameter, wanted: log.setLevel(logging.WARNING) if wanted else None,
     help="Say nothing but warnings, errors and the result.",
 )
 _verbose = click.option(
@@ -114,7 +105,7 @@ _verbose = click.option(
     "--verbose",
     is_flag=True,
     expose_value=False,
-    callback=_set_level(logging.DEBUG),
+    callback=lambda _context, _parameter, wanted: log.setLevel(logging.DEBUG) if wanted else None,
     help="Show the traceback of an error too, and what your code prints in the actors of Ray.",
 )
 
@@ -130,17 +121,19 @@ def current_phase() -> ProgressPhase:
     return (context.find_object(ProgressPhase) if context else None) or ProgressPhase()
 
 
-def say_line(text: str) -> None:
-    """Prints a line about the progress to stderr, unless `--quiet` is set."""
+def say_line(text: str, phase: ProgressPhase | None = None) -> None:
+    """Prints a line about the progress to stderr, unless `--quiet` is set.
+
+    `phase` is the result of `current_phase` in the main thread. Other threads must give it.
+    """
     if log.level <= logging.INFO:
-        current_phase().record_line()
+        (phase or current_phase()).record_line()
         click.echo(text, err=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The commands about one scenario: `fedray run`, `fedray resume` and `fedray check`.
-
-# ---------------------------------------------------------------------------------------------------------------------
+# The commands about one scenario: `fedray run`, `fedray resume`, `fedray check` and `fedray docs`.
+#
 # Some errors are reported before torch is imported: a missing file, an unknown name or key, a taken directory.
 
 
@@ -170,20 +163,16 @@ def run_command(
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists. `fedray check SCENARIO --all` prints all keys.
     """
     from fedray.scenario.loader import import_first, read_scenario
-    from fedray.scenario.nested import load_yaml
     from fedray.scenario.shipped import find_scenario_file
     from fedray.storage.directory import claim_numbered, refuse_taken
 
     path = find_scenario_file(scenario)
     wanted_folder = out or Path("runs") / path.stem
-    load_yaml(path)
     if out is not None or force:
         refuse_taken(wanted_folder, force=force)
     confirm_writable(wanted_folder)
     modules = import_first(path, modules)
     wanted = read_scenario(path, overrides)
-    address = find_address(wanted.runtime, address)
-    refuse_unused_wait(wait_for, address)
     wanted = dataclasses.replace(wanted, report=wanted.report and not no_report)
     with nullcontext(wanted_folder) if out is not None or force else claim_numbered(wanted_folder) as folder:
         with import_quickly():
@@ -237,7 +226,9 @@ def resume_command(
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @address
 @modules
-@click.option("--plot", **as_path, metavar="FILE.png", help="Draw the training rows of each class at each client.")
+@click.option(
+    "--plot", **as_path, help="Draw the training rows of each class at each client, to this .png, .svg or .pdf."
+)
 @click.option("--all", "every_key", is_flag=True, help="Print every key with its value instead, as YAML.")
 def check_command(
     scenario: str,
@@ -255,6 +246,8 @@ def check_command(
     from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario
     from fedray.scenario.shipped import find_scenario_file
 
+    if plot is not None:
+        _confirm_picture("--plot", plot)
     path = find_scenario_file(scenario)
     import_first(path, modules)
     wanted = read_scenario(path, overrides)
@@ -262,7 +255,7 @@ def check_command(
     with import_quickly():
         from fedray.experiments.check import explain_scenario
 
-    facts = explain_scenario(wanted, address, plot)
+    facts = explain_scenario(wanted, address, None if plot is None else partial(_write_picture, out=plot, dpi=80))
     if every_key:  # the text that a run writes into its `scenario.yaml`
         click.echo(dump_scenario(wanted), nl=False)
         return
@@ -418,8 +411,7 @@ def _write_picture(figure: Figure, out: Path, dpi: int = 110) -> None:
     """Writes a figure in the format that the name of the file says."""
     picture = io.BytesIO()
     figure.savefig(picture, format=out.suffix[1:], dpi=dpi, bbox_inches="tight")
-    make_parent(out)
-    write_atomically(out, picture.getvalue())
+    write_user_file(out, picture.getvalue())
 
 
 @click.command(name="export")
@@ -455,9 +447,9 @@ def export_command(folder: Path, out: Path | None, kind: str, modules: tuple[str
 
 
 @click.command(name="plot")
-@click.argument("folder", type=path)
+@click.argument("folder", **as_path)
 @click.argument("name", required=False)
-@click.option("--out", type=path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
+@click.option("--out", **as_path, help="A .png, .svg or .pdf file (default: FOLDER/NAME.png).")
 @click.option("--dpi", type=click.IntRange(20, 600), default=110, show_default=True, help="Pixels per inch of a PNG.")
 @modules
 def plot_command(folder: Path, name: str | None, out: Path | None, dpi: int, modules: tuple[str, ...]) -> None:

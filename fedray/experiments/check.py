@@ -1,11 +1,12 @@
 """Describes a resolved scenario before anything runs, for `fedray check`."""
 
-import io
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,13 +15,12 @@ from fedray.assembly import models as memory
 from fedray.assembly.methods import make_server_optimizer
 from fedray.assembly.study import build_study
 from fedray.core import sums
-from fedray.core.errors import BadInput, format_bytes, quote_value
+from fedray.core.errors import format_bytes, quote_value
 from fedray.core.method import Local, RateSchedule
 from fedray.core.types import SPARSE_KINDS, Clients, Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
 from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
-from fedray.files.plain import make_parent, write_atomically
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.placement import ACTOR_GB, Node, plan_actors
 from fedray.scenario.loader import tier_table
@@ -28,6 +28,9 @@ from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study, choose_study_engine, cost_answer
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The data and the training of a scenario in words.
@@ -160,14 +163,16 @@ def _describe_course(rule: RateSchedule | None) -> str:
 # The facts about a resolved scenario.
 
 
-def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path | None = None) -> str:
+def explain_scenario(
+    scenario: Scenario, address: str | None = None, save: Callable[[Figure], None] | None = None
+) -> str:
     """Returns a text with facts about a resolved scenario: clients, tiers, memory, bytes per round and more.
 
     Args:
         scenario: The scenario.
         address: The address of the Ray cluster on which the scenario will run. The resources of the cluster are read.
             None means this machine.
-        plot: The path of a PNG file for a picture of the partition. None means no picture.
+        save: A function that saves a picture of the partition. None means no picture.
 
     Raises:
         BadInput: The scenario cannot run on this machine or cluster.
@@ -188,26 +193,21 @@ def explain_scenario(scenario: Scenario, address: str | None = None, plot: Path 
         device_of(most, scenario.clients.device, tf32=scenario.clients.tf32)
     elif address is None:
         check_machine(study.clients.tiers, _count_gpus_here(scenario, study))
-    if plot is not None:
-        plot_partition(scenario, study, plot)
+    if save is not None:
+        save(draw_partition(scenario, study))
     return "\n".join(f"{name:12} {value}" for name, value in list_scenario_facts(scenario, study, chosen, address))
 
 
-def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
-    """Writes a PNG picture of the partition of the first replicate and fold.
+def draw_partition(scenario: Scenario, study: Study) -> Figure:
+    """Draws the partition of the first replicate and fold.
 
     The picture shows how many samples of each class each client holds. For a regression, it shows each client's number
     of samples. If there are many clients, only some of the first 10,000 are drawn, at equal distances. The title has
     the smallest, the largest and the median number of samples over all clients.
-
-    Raises:
-        BadInput: The path does not end with `.png`, or the file cannot be written.
     """
     from fedray.report.clients import draw_counts  # matplotlib is slow to import
     from fedray.report.page import draw_named
 
-    if path.suffix.lower() != ".png":
-        raise BadInput(f"--plot {path}: the picture is a PNG: give a name that ends with .png")
     shards, client = study.shards, np.arange(study.clients.number)
     sizes = shards.sizes(np.zeros_like(client), client)
     keys = scenario.data.partition
@@ -217,10 +217,7 @@ def plot_partition(scenario: Scenario, study: Study, path: Path) -> None:
     title += f": {sizes.min():,} to {sizes.max():,} rows, {int(np.median(sizes)):,} in the middle"
     counts = shards.label_counts(0) if shards.data.classes else sizes[:, None]
     draw = partial(draw_counts, title, counts, shards.data.class_names or ("",))
-    figure, image = draw_named({"data": draw}, "data", "scenario"), io.BytesIO()
-    figure.savefig(image, format="png", dpi=80, metadata={"Software": None})
-    make_parent(path)
-    write_atomically(path, image.getvalue())
+    return draw_named({"data": draw}, "data", "scenario")
 
 
 def list_scenario_facts(
@@ -340,7 +337,7 @@ def _describe_runtime(scenario: Scenario, study: Study, chosen: RuntimeChoice, a
     return f"{where}, {actors} client actors, about {format_bytes(1e9 * ACTOR_GB * actors)} of memory"
 
 
-def ask_cluster(address: str) -> "list[Node]":
+def ask_cluster(address: str) -> list[Node]:
     """Returns the present nodes of a Ray cluster.
 
     Raises:

@@ -5,7 +5,6 @@ those that a paper reports for a cell.
 """
 
 import logging
-import re
 import signal
 import subprocess
 import time
@@ -475,21 +474,6 @@ def run_table(
         folders = [out / "cells" / name for name in names if name not in failed]
         write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells", tables=tables)
     return TableResult(text, failed)
-
-
-def split_names(text: str, known: Sequence[str]) -> list[str]:
-    """Splits a list of names in text form at its commas. Commas inside known names do not split.
-
-    Example:
-        >>> split_names("a, K = 5, lr = 0.1,iid_*", ["a", "K = 5, lr = 0.1", "K = 5"])
-        ['a', 'K = 5, lr = 0.1', 'iid_*']
-    """
-    found, rest = list[str](), text.strip(", ")
-    while rest:
-        whole = (name for name in known if rest == name or re.match(rf"{re.escape(name)} *,", rest))
-        found.append(max(whole, key=len, default=rest.partition(",")[0]).strip())
-        rest = rest[len(found[-1]) :].strip(", ")
-    return found
 
 
 def choose_cells(cells: Sequence[NamedCell], only: Sequence[str]) -> list[NamedCell]:

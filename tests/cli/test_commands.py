@@ -42,12 +42,10 @@ def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     result = run_command("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
     assert result.status == 0, result.err
     lines = result.err.splitlines()
-    assert lines[0].startswith("round 0/2  accuracy 0.")
-    assert lines[-1].startswith("round 2/2  accuracy 0.")
+    assert lines[0].startswith("round 0/2  accuracy 0.") and lines[-1].startswith("round 2/2  accuracy 0.")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert f"{'accuracy':38} {summary['metrics']['accuracy']['mean']:.4f}" in result.out
-    assert "wall time of the rounds" in result.out
-    assert "(without start-up and report)" in result.out
+    assert "wall time of the rounds" in result.out and "(without start-up and report)" in result.out
     assert f"model_hash {summary['model_hash'][:16]}" in result.out
     assert result.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
     assert yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())["local"]["lr"] == 0.1
@@ -111,8 +109,7 @@ def test_report_writes_one_file_for_one_run_or_several(run: fedray.Run, tmp_path
     assert run_command("report", run.path, "--out", one).out.strip() == str(one)
     result = run_command("report", run.path, other, "--out", both)
     assert result.status == 0, result.err
-    assert "<svg" in one.read_text()
-    assert "other" in both.read_text()
+    assert "<svg" in one.read_text() and "other" in both.read_text()
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*") if path.is_file()} == before
 
 

@@ -17,6 +17,7 @@ from fedray.cli.commands import commands
         (("run", "tune/qu"), {"tune/qu": "file"}),
         (("scenarios", "copy", "tune/qu"), {"tune/qu": "file", "tune/quick": "plain"}),
         (("resume", "ru"), {"ru": "file"}),
+        (("plot", "ru"), {"ru": "file"}),
         (("run", "quickstart", "--out", "ru"), {"ru": "file"}),
         (("report", "--o"), {"--out": "plain"}),
         (("list", "cla"), {"classifiers": "plain"}),

@@ -64,9 +64,7 @@ def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pyte
             show(snapshot(round, 2.0 * round, 0.01 * round))  # the same snapshot again adds no row
     last = screen.getvalue().split("fed_ensemble on digits")[-1]
     assert [f" {round}/40" in last for round in (2, 3, 12)] == [False, True, True]
-    assert last.count("12/40") == 1
-    assert "accuracy" in last
-    assert "30 %, 56 s left" in last
+    assert last.count("12/40") == 1 and "accuracy" in last and "30 %, 56 s left" in last
 
 
 def file(folder: Path) -> Path:

@@ -18,6 +18,7 @@ from small_data import write_table
 import fedray
 from fedray.core.errors import BadInput, FedrayError
 from fedray.experiments import table as cells
+from fedray.experiments.live import ProgressPhase
 from fedray.experiments.table import format_latex, format_markdown, hear_line, refuse_unknown_metrics, run_table
 from fedray.files.plain import hold_lock
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
@@ -59,17 +60,20 @@ def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
     def start(_arguments: list[str], **options: Any) -> subprocess.Popen[str]:
         told.append(options["variables"])
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stderr=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(cells, "start_child", start)
+    phases = list[ProgressPhase]()  # whose "still training" the line of a cell delays
+    monkeypatch.setattr(ProgressPhase, "record_line", lambda phase: phases.append(phase))
     for jobs, parts in ((1, "1"), (2, "2"), (9, "3")):
         told.clear()
+        phases.clear()
         run_command("table", given, "--out", tmp_path / f"table{jobs}", "--jobs", str(jobs))
         assert told == [{"FEDRAY_PARTS": parts}] * 3
+        assert len(phases) >= 3 and all(phase is phases[0] for phase in phases)
 
 
 def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
