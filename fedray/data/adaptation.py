@@ -447,12 +447,12 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
     Example:
         >>> from fedray.data.adaptation import adapt
-        >>> from fedray.data.deal import build_shards
+        >>> from fedray.data.deal import PartitionSettings, build_shards
         >>> ward = np.arange(20.0).reshape(10, 2), [0, 1] * 5
         >>> data = adapt({"Rome": ward, "Oslo": ward})
-        >>> name_clients(build_shards(data, "natural", {}, clients=2, seeds=[0]))
+        >>> name_clients(build_shards(data, PartitionSettings("natural"), [0]))
         ('Rome', 'Oslo')
-        >>> name_clients(build_shards(data, "iid", {}, clients=2, seeds=[0]))
+        >>> name_clients(build_shards(data, PartitionSettings("iid", clients=2), [0]))
         ()
     """
     if not isinstance(shards, StoredShards) or shards.dealt.owned[0].clients > MOST_NAMES:
