@@ -1,5 +1,6 @@
 """Makes a `Study` from a scenario, and hashes its data, network and code."""
 
+import inspect
 import math
 from dataclasses import replace
 
@@ -259,8 +260,9 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     if own.data is not None:
         return add_ood(scenario, set_input_scaling(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
-    options = dict(scenario.data.options)
-    limit = options.pop("limit", None)
+    options, loader = dict(scenario.data.options), names.find_thing("data", scenario.data.name)
+    is_of_loader = inspect.isfunction(loader) and "limit" in inspect.signature(loader).parameters
+    limit = None if is_of_loader else options.pop("limit", None)
     data = set_input_scaling(scenario, store.open_dataset(scenario.data.name, root, options), own)
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
