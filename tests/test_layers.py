@@ -126,7 +126,7 @@ def test_one_place_each() -> None:
     compose = re.compile(r"^from fedray\.methods import .*\bMETHODS\b", re.MULTILINE)
     assert {room(m) for m, path in MODULES.items() if compose.search(path.read_text())} == {"assembly"}
     assert [m for m in outsiders(set(), {"yaml"}) if not m.startswith(("fedray.scenario", "fedray.report"))] == []
-    engines = {f"fedray.training.{name}" for name in ("mlp", "conv", "vmap", "loop")}
+    engines = {f"fedray.training.{name}" for name in ("layers", "loop")}
     assert [m for m in outsiders(set(), engines) if not m.startswith("fedray.training")] == []
 
 

@@ -1,6 +1,6 @@
 """Makes a `Study` from a scenario, and hashes its data, network and code."""
 
-import hashlib
+import inspect
 import math
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from fedray.core.errors import BadInput, warn_user
 from fedray.core.types import EVALUATED_CLIENTS, Clients, Net
 from fedray.data import store
 from fedray.data.deal import PartitionSettings, UnseenClientRule, build_shards, count_clients
-from fedray.data.shards import Shards, hash_array, hash_shards, sum_up
+from fedray.data.shards import Shards, hash_array, hash_shards, hash_text, sum_up
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
@@ -234,16 +234,12 @@ def deal_shards(
     part = find_partition(scenario, own)
     shards = build_shards(
         data,
-        part.name,
-        part.options,
-        part.clients,
+        part if pooled is None else part._replace(own=None),
         seeds,
         folds=folds,
         hold_out=scenario.data.hold_out,
         server=share_of_server(scenario, own),
         pooled=pooled,
-        own=part.own if pooled is None else None,
-        declares=part.declares,
         dealt=own.dealt,
         unseen=find_test_clients(scenario),
     )
@@ -262,8 +258,9 @@ def open_data(scenario: Scenario, own: registry.UserObjects) -> Dataset:
     if own.data is not None:
         return add_ood(scenario, set_input_scaling(scenario, check_dataset(own.data), own))
     root = expand_user_path("data.root", scenario.data.root) if scenario.data.root else None
-    options = dict(scenario.data.options)
-    limit = options.pop("limit", None)
+    options, loader = dict(scenario.data.options), names.find_thing("data", scenario.data.name)
+    is_of_loader = inspect.isfunction(loader) and "limit" in inspect.signature(loader).parameters
+    limit = None if is_of_loader else options.pop("limit", None)
     data = set_input_scaling(scenario, store.open_dataset(scenario.data.name, root, options), own)
     return add_ood(scenario, data if limit is None else limit_rows(data, limit))
 
@@ -404,15 +401,15 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
         if kind == "model":
             classes = dict.fromkeys(type(part) for part in study.net.module.modules())
             functions += [part for part in classes if is_own_module(part.__module__)]
-            made["constants"] = _hash(" ".join(_list_constants(study.net.module)))
+            made["constants"] = hash_text(" ".join(_list_constants(study.net.module)))
         elif kind == "augmentation":  # the `repr` of a torchvision transform names its arguments
-            made["what it was made with"] = _hash(write_object(thing))
+            made["what it was made with"] = hash_text(write_object(thing))
         source |= {f"{kind} {called}: {key}": digest for key, digest in hash_source(*functions).items()}
         if kind != "callback":
             read = hash_values(*functions) | made
             values |= {f"{kind} {called}: {key}": digest for key, digest in read.items()}
     if augment := own.named().get("augment"):
-        source["augmentations: their order"] = _hash(repr(augment))
+        source["augmentations: their order"] = hash_text(repr(augment))
     layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
     weights = scenario.model.weights
     first = {} if weights is None else {"first weights": hash_array(read_weights(weights, study.net).numpy())}
@@ -423,7 +420,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
             **first,
             "objective": study.net.objective,
             "outputs": str(study.net.outputs),
-            **({"modules": _hash(write_object(study.net.module))} if own_network else {}),
+            **({"modules": hash_text(write_object(study.net.module))} if own_network else {}),
         },
         "source": source,
         "files": hash_files(own.modules, code.values()),
@@ -453,7 +450,3 @@ def _list_constants(module: nn.Module) -> list[str]:
     kept = {name for name, _ in module.state_dict().items()}
     fixed = [(n, b) for n, b in module.named_buffers() if n not in kept or not (b.is_floating_point() or b.ndim == 0)]
     return [f"{name} {sum_up(value.detach().cpu().double().numpy())}" for name, value in [*frozen, *fixed]]
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

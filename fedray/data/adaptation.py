@@ -17,7 +17,7 @@ from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
 from fedray.data.partition import find_names, name_owners
-from fedray.data.shards import Shards, StoredShards, hash_array
+from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset, subtract
 from fedray.files.layout import find_parts, is_leaf, list_tables
@@ -147,7 +147,7 @@ def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 
 FORMS = (
-    Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data),
+    Form("a fedray.data.Dataset", lambda thing: isinstance(thing, Dataset), lambda data, _: data, options=()),
     Form(
         "a Hugging Face Dataset", hugging_face.is_hugging_face, hugging_face.read_hugging_face, join=clients.join_hubs
     ),
@@ -291,8 +291,6 @@ def _check_column(name: str, column: Any, values: list[str] | None, *, fill: boo
 # ---------------------------------------------------------------------------------------------------------------------
 # The function `adapt`, which converts a user's own data to a data set.
 
-STORED_BYTES = 1 << 20  # data in memory of this size and above are put into the store
-
 
 def adapt(
     thing: Any,
@@ -355,10 +353,7 @@ def adapt(
     drawn: dict[str, Any] = {"test": test, "test_fraction": test_fraction, "task": task}
     reading = make_reading(**columns, **drawn, missing=missing, tokenizer=tokenizer, length=length, size=size)
     known = _find_key(thing, reading)
-    if known is None:
-        data = _keep_rows(read_form(thing, reading))
-    else:
-        data = keep_dataset(*known, lambda: read_form(thing, reading))
+    data = read_form(thing, reading) if known is None else keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in [*data.remarks, *hugging_face.remark_on_transform(thing)]:
         warn_user(remark, FedrayWarning)
     return data
@@ -437,18 +432,6 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
     return None
 
 
-def _keep_rows(data: Dataset) -> Dataset:
-    """Puts a data set into the store on disk if it has at least 1 MiB (`STORED_BYTES`). Returns the data set."""
-    rows = (data.train.x, data.train.y, data.test.x, data.test.y)
-    if sum(part.nbytes for part in rows) < STORED_BYTES:
-        return data
-    groups = [part.group for part in (data.train, data.test) if part.group is not None]
-    digests = [hash_array(array) for array in (*rows, *groups, *data.columns.values())]
-    named = [data.features, data.table] if data.table else data.features
-    further = [part.tolist() for part in (data.means, data.origin) if part is not None]
-    return keep_dataset(data.name, [data.class_names, named, data.remarks, digests, *further], lambda: data)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Names of clients. A client has a name if all of its samples have the same value in a column of names. The user gives
 # the names as the keys of a mapping from clients to data, or as a column of natural clients.
@@ -464,12 +447,12 @@ def name_clients(shards: Shards, group: str | None = None) -> tuple[str, ...]:
 
     Example:
         >>> from fedray.data.adaptation import adapt
-        >>> from fedray.data.deal import build_shards
+        >>> from fedray.data.deal import PartitionSettings, build_shards
         >>> ward = np.arange(20.0).reshape(10, 2), [0, 1] * 5
         >>> data = adapt({"Rome": ward, "Oslo": ward})
-        >>> name_clients(build_shards(data, "natural", {}, clients=2, seeds=[0]))
+        >>> name_clients(build_shards(data, PartitionSettings("natural"), [0]))
         ('Rome', 'Oslo')
-        >>> name_clients(build_shards(data, "iid", {}, clients=2, seeds=[0]))
+        >>> name_clients(build_shards(data, PartitionSettings("iid", clients=2), [0]))
         ()
     """
     if not isinstance(shards, StoredShards) or shards.dealt.owned[0].clients > MOST_NAMES:

@@ -6,7 +6,6 @@ To *deal* samples is to distribute them. A *world* is a combination of a replica
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -20,7 +19,7 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.forms.tables import MOST_KEPT, MOST_KEPT_VALUES
+from fedray.data.forms.tables import LONGEST_KEPT, MOST_KEPT, MOST_KEPT_VALUES
 from fedray.data.partition import ClientRows, Generator, PartitionedData, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
@@ -95,7 +94,7 @@ def pack_partition(
             **more,
         }
     )
-    facts = {**_describe_data(data), "clients": str(dealt.owned[0].clients), "digest": _digest(row, client, split)}
+    facts = {**_describe_data(data), "clients": str(dealt.owned[0].clients)}
     sink = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata(facts), sink, write_page_checksum=True)
     return bytes(sink.getvalue().to_pybytes())
@@ -149,8 +148,6 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
         raise BadInput(
             f"{key}: its column split has {str(texts[np.argmin(split)])!r}: the splits are {', '.join(SPLITS)}"
         )
-    if "digest" in known and known["digest"] != _digest(columns["row"], columns["client"], split):
-        raise BadInput(f"{key}: its rows are not those that were written: {REMEDY}")
     clients = max(int(columns["client"].max(initial=-1)) + 1, int(known.get("clients", 0)))
     several = len(np.unique(columns["replicate"])) > 1
     parts = []
@@ -205,11 +202,6 @@ def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
     if values.min(initial=0) < 0 or values.max(initial=0) >= 10**9:
         raise BadInput(f"{key}: its column {name} has other values than whole numbers of 0 to 999999999: correct it")
     return values
-
-
-def _digest(row: IntArray, client: IntArray, split: IntArray) -> str:
-    parts = (np.ascontiguousarray(part, dtype="<i8").tobytes() for part in (row, client, split))
-    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -356,14 +348,16 @@ def _remove_unseen_clients(
 
 
 def _pool(dealt: PartitionedData) -> PartitionedData:
-    """Joins all clients that train to a single client, which holds all their samples."""
+    """Joins all clients that train to a single client, which holds all their samples.
+
+    Samples that a partition file withholds or gives to the server stay withheld or the server's.
+    """
 
     def join(cuts: list[ClientRows]) -> list[ClientRows]:
         return [ClientRows(np.sort(cut.rows), np.array([0, len(cut.rows)])) for cut in cuts]
 
-    return PartitionedData(
-        join(dealt.owned), join(dealt.kept), [], [], [np.zeros(1, np.int64)] * len(dealt.ids), dealt.test
-    )
+    owned, kept, held = (join(cuts) for cuts in (dealt.owned, dealt.kept, dealt.held))
+    return PartitionedData(owned, kept, held, dealt.server, [np.zeros(1, np.int64)] * len(dealt.ids), dealt.test)
 
 
 def _make_unseen_folds(data: Dataset, worlds: list[tuple[int, int]], test: list[IntArray]) -> tuple[Dataset, list[int]]:
@@ -406,34 +400,27 @@ class PartitionSettings(NamedTuple):
         own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
         declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
             unused.
-        dealt: The partition, if another process has dealt the samples already. None means that the samples are not
-            dealt yet.
         copies: The shifts of the groups, if each group of clients has its own copy of all samples. None means no
             copies.
     """
 
     name: str
-    options: dict[str, Any]
-    clients: int | None
+    options: dict[str, Any] = {}  # noqa: RUF012  (nothing changes this default)
+    clients: int | None = None
     own: Any = None
     declares: bool = False
-    dealt: PartitionedData | None = None
     copies: Shifts | None = None
 
 
 def build_shards(
     data: Dataset,
-    name: str,
-    options: dict[str, Any],
-    clients: int | None,
+    settings: PartitionSettings,
     seeds: list[int],
     *,
     folds: list[int] | None = None,
     hold_out: float = 0.0,
     server: float = 0.0,
     pooled: PartitionSettings | None = None,
-    own: Any = None,
-    declares: bool = False,
     dealt: PartitionedData | None = None,
     unseen: UnseenClientRule | None = None,
 ) -> Shards:
@@ -441,9 +428,7 @@ def build_shards(
 
     Args:
         data: The data set.
-        name: Name of the partition.
-        options: Options of the partition, and options that give clients wrong labels or shifted samples.
-        clients: Number of clients, N. None means that the partition determines the number.
+        settings: The settings of the partition. Their `copies` is None.
         seeds: Seed of each replicate. The seed determines the partitions of the replicate's folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
@@ -451,26 +436,24 @@ def build_shards(
             of these samples.
         pooled: Settings of the partition before pooling, if the samples of all clients are pooled at one client. The
             clients before pooling get the wrong labels and the shifts. None means no pooling.
-        own: A user's function, or a partitioner of `flwr_datasets`, in place of `name`. None means that `name` is used.
-        declares: Whether the user declared the function's options (`options=`). If so, the function may leave options
-            unused.
         dealt: The partition, if another process has dealt the samples already. None means that the samples are not
             dealt yet.
         unseen: The rule that chooses clients that do not train. None means that all clients train.
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
+        >>> shards = build_shards(load_data("digits"), PartitionSettings("iid", clients=100), [0])
         >>> shards.sizes(np.array([0, 0]), np.array([0, 99])).tolist()
         [15, 14]
     """
-    options, noise, shifts = _split_kinds(options, data)
+    name, clients, own = settings.name, settings.clients, settings.own
+    options, noise, shifts = _split_kinds(settings.options, data)
     if pooled is not None:
         _, noise, shifts = _split_kinds(pooled.options, data)
     copies = shifts if shifts is not None and shifts.copies else None
-    settings = PartitionSettings(name, options, clients, own, declares, dealt, copies if pooled is None else None)
+    settings = settings._replace(options=options, copies=copies if pooled is None else None)
     folds = folds or [0]
-    _check_data(data, name, folds, unseen)
+    _check_data(data, name, unseen)
     found_there = name in (*partition.BY_VALUE, *OPEN) if own is None else partition.is_partitioner(own)
     if clients is None and (data.population or copies is not None or not found_there):
         raise BadInput("clients.number is missing: give the number of clients")
@@ -481,18 +464,20 @@ def build_shards(
     worlds, original = list(product(seeds, folds)), data
     data = data if copies is None else copy_rows(data, copies)
     alone = pooled and pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
-    if dealt is None and unseen is not None and alone is not None:
-        whole = _pool(_deal(data, alone, worlds, unseen=unseen))
-        dealt = _set_rows_aside(worlds, whole, hold_out=hold_out, server=server)
-    found = dealt or _deal(data, settings, worlds, hold_out=hold_out, server=server, unseen=unseen)
+    if dealt is None:
+        first = settings if alone is None or unseen is None else alone  # unseen clients are chosen before pooling
+        found = _deal(data, first, worlds, unseen)
+        found = found if first is settings else _pool(found)
+        file = first.options.get("file")
+        dealt = _set_rows_aside(worlds, found, file, hold_out=hold_out, server=server, unseen=unseen)
     groups = None
     if name == "natural" and own is None and data.train.group is not None:
-        groups = data.train.group[found.owned[0].rows[found.owned[0].offsets[:-1]]]
-    tested = (data, [fold for _, fold in worlds]) if unseen is None else _make_unseen_folds(data, worlds, found.test)
-    shards = StoredShards(*tested, found, groups=groups, original=original)
-    before, each = found, [seed for seed, _ in worlds]
+        groups = data.train.group[dealt.owned[0].rows[dealt.owned[0].offsets[:-1]]]
+    tested = (data, [fold for _, fold in worlds]) if unseen is None else _make_unseen_folds(data, worlds, dealt.test)
+    shards = StoredShards(*tested, dealt, groups=groups, original=original)
+    before, each = dealt, [seed for seed, _ in worlds]
     if alone is not None and (noise is not None or shifts is not None):
-        before = _deal(data, alone, worlds, unseen=unseen)  # shifts and wrong labels follow from clients before pooling
+        before = _deal(data, alone, worlds, unseen)  # shifts and wrong labels follow from clients before pooling
     if shifts is not None:
         shards.shift(shifts, each, before.owned)
     if noise is not None:
@@ -502,17 +487,15 @@ def build_shards(
     return shards
 
 
-def _check_data(data: Dataset, name: str, folds: list[int], unseen: UnseenClientRule | None) -> None:
-    """Raises `BadInput` if the data set has no such fold or no test samples, or does not fit the partition `name`."""
-    number, made = len(data.folds) or 1, data.population
+def _check_data(data: Dataset, name: str, unseen: UnseenClientRule | None) -> None:
+    """Raises `BadInput` if the data set has no test samples, or does not fit the partition `name`."""
+    made = data.population
     if unseen is not None and (data.folds or made):
         what = "has folds with test rows of their own" if data.folds else "makes rows client by client"
         raise BadInput(f"data.test_clients = {_show(unseen.wanted)}, but {data.name} {what}: leave it out")
     if unseen is None and not data.folds and not len(data.test.y):
         remedy = "give some, or data=(x, y), of which a fifth is kept for it"
         raise BadInput(f"data {data.name}: test has no rows, so nothing can be scored: {remedy}")
-    if unseen is None and (bad := [f for f in folds if not 0 <= f < number]):
-        raise BadInput(f"data.fold = {bad[0]}, but {data.name} has folds 0 .. {number - 1}: choose one of them")
     if made and (name not in ("iid", "natural") or (name == "iid" and (made.per_client or made.spread))):
         hint = "leave it out, and use data.per_client and data.spread for the differences between clients"
         raise BadInput(f"data.partition.name = {name}, but synthetic clients make their own rows: {hint}")
@@ -526,15 +509,12 @@ def _split_kinds(options: dict[str, Any], data: Dataset) -> tuple[dict[str, Any]
 
 
 def _deal(
-    data: Dataset,
-    settings: PartitionSettings,
-    worlds: list[tuple[int, int]],
-    *,
-    hold_out: float = 0.0,
-    server: float = 0.0,
-    unseen: UnseenClientRule | None = None,
+    data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]], unseen: UnseenClientRule | None
 ) -> PartitionedData:
-    """Deals the samples, or reads the partition file, for each pair (seed, fold) in `worlds`."""
+    """Deals the samples, or reads the partition file, for each pair (seed, fold) in `worlds`.
+
+    Only a partition file sets samples aside here.
+    """
     if settings.copies is not None and settings.own is None and settings.name in partition.BY_VALUE:
         raise BadInput(
             f"data.partition.copies = true, but the clients of data.partition.name = {settings.name} are those of the "
@@ -545,26 +525,18 @@ def _deal(
         known = {place: _deal_fold(data, settings, *place) for place in dict.fromkeys(places)}
         cuts = [known[place] for place in places]
         dealt = PartitionedData(cuts, cuts, [], [])
-        dealt = dealt if unseen is None else _remove_unseen_clients(data, dealt, worlds, unseen)
-        return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
-    dealt, path = _read_file(data, settings, worlds), settings.options["file"]
-    for key, value, rows, split in (
-        ("data.hold_out = 0", hold_out, dealt.held, "hold_out"),
-        ("method.server_data = 0", server, dealt.server, "server"),
-        ("data.test_clients = null", unseen, dealt.test, "test"),
-    ):
-        if rows and not value:
-            raise BadInput(f"{key}, but {path} has rows of the split {split}: set it as in its run, or write train")
+        return dealt if unseen is None else _remove_unseen_clients(data, dealt, worlds, unseen)
+    dealt = _read_file(data, settings, worlds)
     dealt = dealt if unseen is None else _remove_unseen_clients(data, dealt, worlds, unseen)
     if settings.copies is not None:
         each = len(data.train.y) // settings.copies.clusters
         for (seed, _), cut in zip(worlds, dealt.owned, strict=True):
             if (cut.rows // each != draw_clusters(seed, cut.clients, settings.copies)[cut.owner]).any():
                 raise BadInput(
-                    f"data.partition.copies = true, but {path} gives clients rows of a copy that is not their group's: "
-                    "give a partition that was dealt with the same data.partition keys and seed"
+                    f"data.partition.copies = true, but {settings.options['file']} gives clients rows of a copy that "
+                    "is not their group's: give a partition that was dealt with the same data.partition keys and seed"
                 )
-    return _set_rows_aside(worlds, dealt, hold_out=hold_out, server=server)
+    return dealt
 
 
 def count_clients(data: Dataset, settings: PartitionSettings, seed: int) -> int:
@@ -619,12 +591,28 @@ def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[in
 
 
 def _set_rows_aside(
-    worlds: list[tuple[int, int]], dealt: PartitionedData, *, hold_out: float, server: float
+    worlds: list[tuple[int, int]],
+    dealt: PartitionedData,
+    file: str | None,
+    *,
+    hold_out: float,
+    server: float,
+    unseen: UnseenClientRule | None,
 ) -> PartitionedData:
     """Takes the server's samples and the withheld samples from the clients in every world.
 
-    Does nothing if a partition file already names these samples.
+    Does nothing if the partition file `file` already names these samples.
+
+    Raises:
+        BadInput: The file sets samples aside that the scenario does not set aside.
     """
+    for key, value, aside, split in (
+        ("data.hold_out = 0", hold_out, dealt.held, "hold_out"),
+        ("method.server_data = 0", server, dealt.server, "server"),
+        ("data.test_clients = null", unseen, dealt.test, "test"),
+    ):
+        if aside and not value:
+            raise BadInput(f"{key}, but {file} has rows of the split {split}: set it as in its run, or write train")
     kept, held, taken = [], list(dealt.held), list(dealt.server)
     for (seed, fold), cut in zip(worlds, dealt.kept, strict=True):
         if server and not dealt.server:
@@ -672,8 +660,9 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
         if wanted not in data.columns:
             known = ", ".join(data.columns)
             remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
-            if len(data.train.y) > MOST_KEPT_VALUES:
-                remedy += f" (a table of over {MOST_KEPT:,} cells has none of over {MOST_KEPT_VALUES:,} values)"
+            if wanted in data.table or len(data.train.y) > MOST_KEPT_VALUES:
+                remedy += f" (columns of texts of over {LONGEST_KEPT} letters are left out, and in a table of over "
+                remedy += f"{MOST_KEPT:,} cells those of over {MOST_KEPT_VALUES:,} values)"
             raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}{remedy}")
         return data.columns[wanted]
     return data.train.y

@@ -131,10 +131,10 @@ def untar(name: str, source: Path, target: Path) -> None:
 
 
 def list_stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Returns path, size in bytes and modification time in nanoseconds of a file, or of each file in a folder."""
+    """Returns absolute path, size in bytes and time of change in nanoseconds of a file, or of each file in a folder."""
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     stats = [(file, file.stat()) for file in files]
-    return [(str(file.relative_to(path.parent)), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+    return [(str(file.absolute()), stat.st_size, stat.st_mtime_ns) for file, stat in stats]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -214,7 +214,8 @@ class Spool:
 def read_pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yields an array in pieces of at most 16 MB. A piece is larger only if a single sample is larger.
 
-    If the array is large, read-only and mapped from a file, the memory of each piece is freed after its use.
+    If the array is large, read-only and mapped from a file, the memory of each piece is freed after its use. No page of
+    the file may have been written to.
     """
     rows = max(1, PIECE_BYTES // max(1, array[:1].nbytes))
     mapped = None
@@ -226,7 +227,8 @@ def read_pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     for start in range(0, len(array), rows):
         yield array[start : start + rows]
         if mapped is not None:
-            release(mapped)
+            with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
+                mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
@@ -246,9 +248,3 @@ def take_rows(array: NDArray[Any], rows: IntArray) -> NDArray[Any]:
         spool.append(piece[inside])
         start += len(piece)
     return spool.finish()
-
-
-def release(mapped: mmap.mmap) -> None:
-    """Frees the memory that this process uses for a mapped file. No page of the file may have been written to."""
-    with suppress(AttributeError, OSError, ValueError):  # some systems have no such call
-        mapped.madvise(mmap.MADV_DONTNEED)

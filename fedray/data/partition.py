@@ -659,7 +659,6 @@ def deal_by_function(
         [1, 3, 0, 2]
     """
     where = f"data.partition.name = {name_callable(function)}"
-    check_rows(len(labels), clients, 0)
     labels, recorded = labels.copy(), RecordedOptions(options)  # a function may sort or renumber what it gets
     more = {} if columns is None else {"columns": {name: values.copy() for name, values in columns.items()}}
     given = options if declares else cast(Mapping[str, Any], recorded)

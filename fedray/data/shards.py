@@ -161,8 +161,8 @@ class Shards(Protocol):
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> shards: Shards = build_shards(load_data("digits"), "iid", {}, clients=100, seeds=[0])
+        >>> from fedray.data.deal import PartitionSettings, build_shards
+        >>> shards: Shards = build_shards(load_data("digits"), PartitionSettings("iid", clients=100), [0])
         >>> shards.number, shards.worlds, shards.test(0)[0].shape
         (100, 1, torch.Size([359, 1, 8, 8]))
     """
@@ -320,16 +320,15 @@ class StoredShards:
         dealt: PartitionedData,
         *,
         groups: Array | None,
-        original: Dataset | None = None,
+        original: Dataset,
     ) -> None:
         """Makes the shards of all worlds.
 
         `groups` has the natural group of each client, `[N]`. None means that the partition is not natural. `original`
-        is the data set without copies. None means that `data` has no copies.
+        is the data set without copies.
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
-        self.original = original or data
-        self.data_folds, self._server = folds, dealt.server
+        self.original, self.data_folds, self._server = original, folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_rows(data.train)
         scaling = Scaling.of(data, folds)
@@ -429,8 +428,7 @@ class StoredShards:
         the test samples, each copy has the labels that its group uses.
         """
         if self.dealt.test:
-            index, (in_x, in_y) = torch.from_numpy(self.dealt.test[world]), self._strides
-            return self._x[index + world * in_x], self._y[index + world * in_y]
+            return self._take_rows(world, self.dealt.test[world])
         if self.data.folds:
             rows = self.data.folds[self.data_folds[world]][1]
             x, y = torch.from_numpy(self.data.train.x[rows]), torch.from_numpy(self.data.train.y[rows])
@@ -459,15 +457,16 @@ class StoredShards:
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the withheld samples as new arrays."""
-        rows = self._held.of_world(world)[0] if self._held else np.empty(0, np.int64)
-        index, (in_x, in_y) = torch.from_numpy(rows), self._strides
-        return self._x[index + world * in_x], self._y[index + world * in_y]
+        return self._take_rows(world, self._held.of_world(world)[0] if self._held else np.empty(0, np.int64))
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the server's samples as new arrays."""
-        rows = torch.from_numpy(self._server[world] if self._server else np.empty(0, np.int64))
-        in_x, in_y = self._strides
-        return self._x[rows + world * in_x], self._y[rows + world * in_y]
+        return self._take_rows(world, self._server[world] if self._server else np.empty(0, np.int64))
+
+    def _take_rows(self, world: int, rows: IntArray) -> tuple[Tensor, Tensor]:
+        """Returns the training samples with these indices in `data`, as they are in a world, as new arrays."""
+        index, (in_x, in_y) = torch.from_numpy(rows), self._strides
+        return self._x[index + world * in_x], self._y[index + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
         """Returns the indices of the test samples of the client's natural group. All worlds have the same indices."""
@@ -533,27 +532,29 @@ def hash_shards(shards: Shards, *, exact: bool) -> dict[str, str]:
         "training labels": hash_array(data.train.y, exact),
         "test inputs": hash_array(data.test.x, exact),
         "test labels": hash_array(data.test.y, exact),
-        "classes": _hash_text(f"{data.classes} {data.class_names}"),
-        "scale": _hash_text(" ".join(sum_up(a) for a in (data.shift, data.scale, data.y_shift, data.y_scale))),
+        "classes": hash_text(f"{data.classes} {data.class_names}"),
+        "scale": hash_text(" ".join(sum_up(a) for a in (data.shift, data.scale, data.y_shift, data.y_scale))),
     }
     if data.origin is not None:
-        found["origin"] = _hash_text(sum_up(data.origin))
+        found["origin"] = hash_text(sum_up(data.origin))
     if data.test.group is not None:
         found["clients of the test rows"] = hash_array(data.test.group, exact)
     if data.ood is not None:
         found["out-of-distribution inputs"] = hash_array(data.ood, exact)
     if data.folds:
         rows = [hash_array(part, exact) for fold in sorted(set(shards.data_folds)) for part in data.folds[fold]]
-        found["folds"] = _hash_text(" ".join(rows))
+        found["folds"] = hash_text(" ".join(rows))
     if data.population is not None:
-        found["generated clients"] = _hash_text(f"{data.population} {shards.number}")
+        found["generated clients"] = hash_text(f"{data.population} {shards.number}")
     if isinstance(shards, StoredShards):
-        found["the clients' rows"] = _hash_text(" ".join(hash_array(a, exact) for a in shards.dealt_arrays()))
+        found["the clients' rows"] = hash_text(" ".join(hash_array(a, exact) for a in shards.dealt_arrays()))
     return found
 
 
 def hash_array(array: Array, exact: bool = True) -> str:
     """Returns the SHA-256 digest of the shape and the values of an array. The digest is the same on any machine.
+
+    The array must have at least one axis, and must hold no objects.
 
     `exact` says whether the digest depends on every bit of floating-point numbers. Otherwise the result for a
     floating-point array is the digest of `sum_up(array)`.
@@ -564,13 +565,11 @@ def hash_array(array: Array, exact: bool = True) -> str:
         >>> hash_array(np.array([1.0, 2.0]), exact=False) == hash_array(np.array([1.0, 2.0 + 1e-12]), exact=False)
         True
     """
-    if array.dtype.kind == "O":
-        array = array.astype(str)
     if array.dtype.kind == "f" and not exact:
-        return _hash_text(sum_up(array))
+        return hash_text(sum_up(array))
     kind = array.dtype.newbyteorder("<")
     digest = hashlib.sha256(f"{kind.str} {array.shape}".encode())
-    for piece in read_pieces(array if array.ndim else array[None]):
+    for piece in read_pieces(array):
         digest.update(np.ascontiguousarray(piece, dtype=kind).view(np.uint8).data)
     return digest.hexdigest()
 
@@ -589,7 +588,8 @@ def sum_up(array: Array) -> str:
     return f"{array.shape} {np.sum(values**2):.4g} {np.sum(weights * (values + 1.0) ** 2):.4g}"
 
 
-def _hash_text(text: str) -> str:
+def hash_text(text: str) -> str:
+    """Returns the SHA-256 digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -609,8 +609,8 @@ def count_held_labels(shards: Shards, world: int) -> IntArray:
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> shards = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
+        >>> from fedray.data.deal import PartitionSettings, build_shards
+        >>> shards = build_shards(load_data("digits"), PartitionSettings("iid", clients=4), [0])
         >>> bool((count_held_labels(shards, 0) == shards.label_counts(0)).all())
         True
     """
@@ -660,8 +660,8 @@ class ServerShards(WrappedShards):
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0], server=0.1)
+        >>> from fedray.data.deal import PartitionSettings, build_shards
+        >>> whole = build_shards(load_data("digits"), PartitionSettings("iid", clients=4), [0], server=0.1)
         >>> ServerShards(whole).sizes(np.zeros(2, dtype=int), np.arange(2)).tolist(), len(whole.server(0)[1])
         ([143, 0], 143)
     """

@@ -110,12 +110,7 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
     if name == "svhn":
         return find_file(root, name, ["SVHN", "."], "*_32x32.mat")
     folder, stem = CIFAR[name]
-    for needs in (f"{stem}-*/*", f"{stem}-python*tar*"):
-        try:
-            return find_file(root, name, [folder, "."], needs)
-        except BadInput as error:
-            missing = error
-    raise missing
+    return find_file(root, name, [folder, "."], f"{stem}-*")
 
 
 def load_torchvision(name: str, root: Path | None) -> Dataset:
@@ -555,15 +550,10 @@ def register_data(name: str, loader: Callable[..., Dataset]) -> None:
     You may register the same name again, for example when a notebook cell runs twice.
 
     Args:
-        name: Name of the data set, for the key `data.name`.
+        name: Name of the data set, for the key `data.name`. It is none of fedray's own.
         loader: Function `loader(root, **options)` that returns the data set. `root` is the folder of data files, or
             None.
-
-    Raises:
-        BadInput: The name belongs to a data set of fedray.
     """
-    if name in DATA_NAMES or name.startswith("uci/"):
-        raise BadInput(f"data.name = {name} is taken: register the data set under another name")
     _SOURCES[name] = Source(loader)
 
 
@@ -575,16 +565,6 @@ def find_source(name: str) -> Source:
         remedy = suggest_nearest(name, [*_SOURCES, *DATA_NAMES], f"choose one of {', '.join(_SOURCES)}, uci/FOLDER")
         raise BadInput(f"data.name = {name}: no such data set: {remedy}")
     return _SOURCES[name]
-
-
-def has_data(name: str) -> bool:
-    """Returns whether there is a data set of this name, including registered and UCI data sets.
-
-    Example:
-        >>> has_data("digits"), has_data("nowhere")
-        (True, False)
-    """
-    return name in _SOURCES or name.startswith("uci/")
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:
@@ -640,7 +620,6 @@ def _fetch_uci(name: str, root: Path) -> Path:
 
     The folder is not visible before it is complete.
     """
-    import shutil
     import tempfile
     from urllib.request import urlopen
 
@@ -671,7 +650,7 @@ def _fetch_uci(name: str, root: Path) -> Path:
 # A file begins with the length of a JSON text (8 bytes). The JSON text follows, with notes and with the type, shape and
 # offset of each array. The arrays come last.
 
-FORMAT = 8  # a part of the hash: raise this number when a loader or the layout of files changes
+FORMAT = 9  # a part of the hash: raise this number when a loader or the layout of files changes
 UNUSED_DAYS = 30  # files that were not used for longer are deleted when a new file is written
 ALIGNED = 64  # each array begins at a multiple of so many bytes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")
@@ -689,11 +668,8 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
         data = load_data(name, root, **options)
     else:
         other = options.get("test")
-        test = expand_user_path("data.test", other) if isinstance(other, str) else None
-        stamps = [
-            list_stamps(where(root, **options)),
-            list_stamps(test) if test and test.is_file() else None,
-        ]
+        tests = [expand_user_path("data.test", other), find_data_root(root) / other] if isinstance(other, str) else []
+        stamps = [list_stamps(at) for at in (where(root, **options), *tests) if at.exists()]
         data = keep_dataset(name, [options, *stamps], lambda: load_data(name, root, **options))
     for remark in data.remarks:
         warn_user(remark, FedrayWarning)
@@ -768,7 +744,6 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open_replacement(path) as file:
-            os.fchmod(file.fileno(), 0o644)  # the cache may serve several users
             file.write(len(about).to_bytes(8, "little") + about)
             for values in arrays.values():
                 for piece in read_pieces(values):

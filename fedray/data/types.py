@@ -150,7 +150,8 @@ def narrow(parts: Sequence[Array]) -> tuple[list[Array], Float64 | None]:
     pieces = (piece for part in wide for piece in read_pieces(part) if piece.size)
     levels = np.dtype(np.uint8 if all(piece.min() >= 0 and piece.max() <= 255 for piece in pieces) else np.float32)
     origin, real = find_origin(parts[0]), np.dtype(np.float32)
-    kinds = [levels if is_whole else real if part.dtype.kind == "f" else None for part, is_whole in zip(parts, whole)]
+    moved = [part.dtype.kind == "f" or origin is not None for part in parts]
+    kinds = [levels if is_whole else real if is_moved else None for is_whole, is_moved in zip(whole, moved)]
     return [part if kind is None else _convert(part, kind, origin) for part, kind in zip(parts, kinds)], origin
 
 

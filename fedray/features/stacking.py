@@ -110,8 +110,8 @@ class LeaveOutShards(WrappedShards):
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
+        >>> from fedray.data.deal import PartitionSettings, build_shards
+        >>> whole = build_shards(load_data("digits"), PartitionSettings("iid", clients=4), [0])
         >>> part = LeaveOutShards(whole, seeds=(0,), folds=4, within=False)
         >>> part.sizes(np.array([2, 2]), np.array([1, 2])).tolist()  # client 2 has no rows in world 2
         [360, 0]
@@ -159,8 +159,8 @@ class ProxyShards(WrappedShards):
 
     Example:
         >>> from fedray.data.store import load_data
-        >>> from fedray.data.deal import build_shards
-        >>> whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0])
+        >>> from fedray.data.deal import PartitionSettings, build_shards
+        >>> whole = build_shards(load_data("digits"), PartitionSettings("iid", clients=4), [0])
         >>> both = [ProxyShards(whole, (0,), 0.1, shows=shows) for shows in (False, True)]
         >>> [each.sizes(np.array([0]), np.array([2])).tolist() for each in both]  # of 359 rows
         [[324], [35]]

@@ -25,7 +25,7 @@ from fedray.components.schedule import WorldRound
 from fedray.core import sums as native
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, Plan, Tier
-from fedray.data.deal import build_shards
+from fedray.data.deal import PartitionSettings, build_shards
 from fedray.data.shards import StoredShards
 from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, regression
@@ -137,7 +137,7 @@ SHIFTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", SHIFTS.values(), ids=SHIFTS)
 def test_the_estimate_is_what_the_arrays_take(options: dict[str, Any]) -> None:
     data, scenario = load_data("digits"), read_scenario({"data": {"partition": {"name": "iid", **options}}})
-    shards = build_shards(data, "iid", dict(options), clients=8, seeds=[0, 1])
+    shards = build_shards(data, PartitionSettings("iid", dict(options), 8), [0, 1])
     assert isinstance(shards, StoredShards)
     arrays = [shards.data.train.x, shards.data.test.x, shards.data.train.y, shards.data.test.y]
     made = sum(array.nbytes for array in arrays) if options.get("copies") else 0

@@ -160,6 +160,7 @@ def test_random_k_sends_values_and_an_address(layout: Layout) -> None:
     assert torch.equal(places, again)
     message = sent[: layout.trainable][places].numpy().tobytes() + np.uint64(0).tobytes()
     assert promised(compress) == len(message) + len(whole_part(layout, sent))
+    assert torch.equal(sent[layout.trainable :], delta[0, layout.trainable :])  # buffers are not scaled
 
 
 @every_layout

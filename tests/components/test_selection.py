@@ -89,6 +89,11 @@ def test_oort_prefers_useful_and_fast_clients_and_explores_at_first() -> None:
     assert np.allclose(nobody, 4 / N, atol=0.1)
 
 
+def test_oort_prefers_whom_it_has_not_seen_for_long() -> None:
+    late = known(loss=np.ones(N), last=np.arange(1, N + 1), round=20)  # 1 + 0.547 and 1 + 0.387: below 0.95 of it
+    assert oort(exploration=0.0)(late, 1, rng.stream(0, "x")).tolist() == [0]
+
+
 def test_a_client_of_an_extreme_loss_counts_for_oort_as_the_95th_percentile_does() -> None:
     """Of 21 clients that is the second largest utility: all have the same odds, and nobody is always chosen."""
     loss = np.ones(21)

@@ -25,20 +25,21 @@ from fedray.methods.fednova import normalized_mean
 from fedray.methods.qffl import fair_mean
 
 COLUMNS = st.integers(1, 9)
+WIDTHS = st.sampled_from([1, 2, 5, 9, (1 << 16) + 3])  # the last needs two chunks
 
 
 def draw_normal(n: int, d: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32))
 
 
-@given(COLUMNS, COLUMNS, st.integers(0, 99))
+@given(COLUMNS, WIDTHS, st.integers(0, 99))
 def test_the_median_is_numpys_per_coordinate(n: int, d: int, seed: int) -> None:
     x = draw_normal(n, d, seed)
     np.testing.assert_allclose(servers.median(x), np.median(x.double().numpy(), axis=0), rtol=1e-14)
     np.testing.assert_allclose(servers.trimmed_mean(99)(x), servers.median(x), atol=1e-15)  # which trims all it can
 
 
-@given(st.integers(3, 9), COLUMNS, st.integers(0, 1), st.integers(0, 99))
+@given(st.integers(3, 9), WIDTHS, st.integers(0, 1), st.integers(0, 99))
 def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed: int) -> None:
     from scipy.stats import trim_mean
 
@@ -48,7 +49,7 @@ def test_the_trimmed_mean_is_scipys_per_coordinate(n: int, d: int, b: int, seed:
     )
 
 
-@given(st.integers(2, 9), COLUMNS, st.integers(0, 3), st.integers(0, 99))
+@given(st.integers(2, 9), WIDTHS, st.integers(0, 3), st.integers(0, 99))
 def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
     x = draw_normal(n, d, seed).double()
     square = ((x[:, None] - x[None]) ** 2).sum(-1).numpy()
@@ -56,6 +57,8 @@ def test_krum_is_its_definition(n: int, d: int, f: int, seed: int) -> None:
     score = [np.sort(np.delete(square[i], i))[:near].sum() for i in range(n)]
     order = np.argsort(score, kind="stable")
     assert torch.equal(servers.krum(f, d)(x), x[order[0]])
+    noisy = torch.cat([x, 1e3 * torch.randn(n, 1, dtype=torch.float64)], 1)  # a buffer says nothing
+    assert torch.equal(servers.krum(f, d)(noisy)[:d], x[order[0]])
     many = x[order[: max(1, n - f)]].mean(0)
     np.testing.assert_allclose(servers.krum(f, d, multi=True)(x), many, atol=1e-14)
 

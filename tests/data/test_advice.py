@@ -118,15 +118,13 @@ def test_whole_numbers_of_more_than_20_values_are_classes_in_every_form_and_it_i
 
 def make_users(*names: str, low: float = -2.0, features: int = 784) -> dict[str, Any]:
     """Rows of users in LEAF's form, standardized as FedProx's MNIST."""
-    rows = {
-        name: {"x": (low + 3 * RNG.random((12, features))).tolist(), "y": [i % 3 for i in range(12)]} for name in names
-    }
+    rows = {name: {"x": (low + 3 * RNG.random((12, features))).tolist(), "y": [0, 1, 2] * 4} for name in names}
     return {"users": list(names), "num_samples": [12] * len(names), "user_data": rows}
 
 
 def test_the_json_of_leaf_is_read_a_client_a_user(tmp_path: Path) -> None:
     train, test = make_users("ann", "bob", features=4), make_users("cem", "bob", features=4)
-    for part, given in (("train", train), ("test", test)):
+    for part, given in (("dev", train), ("train", train), ("test", test)):
         (tmp_path / "leaf" / part).mkdir(parents=True)
         (tmp_path / "leaf" / part / "all_data_0.json").write_text(json.dumps(given))
     (tmp_path / "one.json.gz").write_bytes(gzip.compress(json.dumps(train).encode()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedray.core.errors import BadInput
-from fedray.data.deal import build_shards
+from fedray.data.deal import PartitionSettings, build_shards
 from fedray.data.shards import StoredShards
 from fedray.data.store import load_data
 
@@ -25,7 +25,7 @@ PARTITIONERS: dict[str, dict[str, Any]] = {
 
 
 def dealt(own: Any = None, options: dict[str, Any] | None = None) -> list[list[int]]:
-    shards = build_shards(load_data("digits"), "flower", options or {}, N, [0, 1], own=own)
+    shards = build_shards(load_data("digits"), PartitionSettings("flower", options or {}, N, own=own), [0, 1])
     assert isinstance(shards, StoredShards)
     one, two = shards.dealt.kept  # replicates share Flower's seed
     assert np.array_equal(one.rows, two.rows)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -19,6 +20,7 @@ from torch.utils.data import TensorDataset
 import fedray
 from fedray.core.errors import FedrayWarning
 from fedray.data import Dataset, adapt, store
+from fedray.files.layout import list_files
 from fedray.scenario.loader import read_scenario
 
 X = np.random.default_rng(0).normal(size=(60, 3))
@@ -174,6 +176,15 @@ def test_folders_of_sites_were_classes(tmp_path: Path, inner: tuple[str, ...]) -
                 assert data.test.group is not None and np.bincount(data.test.group).tolist() == [12, 12, 12]
 
 
+def test_the_folder_around_the_folder_of_a_client_was_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = {name: write_files(tmp_path / name, *list_pictures("cat", "dog")) for name in ("Rome", "Oslo")}
+    walk = Mock(wraps=list_files)
+    monkeypatch.setattr("fedray.data.forms.pictures.list_files", walk)
+    with hearing("data: Oslo, Rome are clients with the classes cat, dog"):
+        assert set(adapt(sites).columns["client"]) == {"Rome", "Oslo"}
+    assert {call.args[0].parent for call in walk.call_args_list} == set(sites.values()), "folders of the classes alone"
+
+
 def test_the_folder_of_the_test_part_was_a_class_too(tmp_path: Path) -> None:
     folder = write_files(tmp_path, *list_pictures("cat", "dog", "held/cat", "held/dog"))
     for data in open_both(folder, test="held"):
@@ -181,12 +192,7 @@ def test_the_folder_of_the_test_part_was_a_class_too(tmp_path: Path) -> None:
 
 
 def test_empty_folders_and_hidden_ones_were_classes(tmp_path: Path) -> None:
-    hidden = [
-        *list_pictures("cat/.checkpoints", ".cache/old"),
-        "dog/.hidden.png",
-        "cat/.DS_Store",
-        "__MACOSX/cat/._1.png",
-    ]
+    hidden = [*list_pictures("cat/.old", ".cache/old"), "dog/.hidden.png", "cat/.DS_Store", "__MACOSX/cat/._1.png"]
     folder = write_files(tmp_path, *list_pictures("cat", "dog", "cat/more"), "bird/", *hidden)
     with hearing():
         for data in open_both(folder):

@@ -22,7 +22,7 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import IntArray
 from fedray.data import partition, shifts
-from fedray.data.deal import build_shards
+from fedray.data.deal import PartitionSettings, build_shards, pack_partition
 from fedray.data.partition import PARTITIONS, ClientRows, count_withheld, share_with_server, withhold
 from fedray.data.shards import Shards, StoredShards, count_held_labels
 from fedray.data.shifts import Shifts, draw_clusters, draw_groups, draw_meanings
@@ -90,12 +90,8 @@ def test_classes_gives_every_client_exactly_that_many_or_refuses(
         cut = partition.classes(labels, clients, rng.stream(seed, "partition"), classes=classes)
     except BadInput:
         count = np.unique(labels, return_counts=True)[1]
-        assert (
-            len(labels) < clients
-            or classes > len(count)
-            or clients * classes < len(count)
-            or np.minimum(count, clients).sum() < clients * classes
-        )
+        few = len(labels) < clients or clients * classes < len(count)
+        assert few or classes > len(count) or np.minimum(count, clients).sum() < clients * classes
         return
     check(cut, len(labels), clients)
     assert set(held(cut, labels)) == {classes}
@@ -195,7 +191,8 @@ def make_data(labels: IntArray) -> Dataset:
 
 
 def deal(name: str, labels: IntArray, seed: int = 0, clients: int | None = CLIENTS, **options: Any) -> ClientRows:
-    shards = build_shards(make_data(labels), name, {**OPTIONS.get(name, {}), **options}, clients, [seed])
+    wanted = PartitionSettings(name, {**OPTIONS.get(name, {}), **options}, clients)
+    shards = build_shards(make_data(labels), wanted, [seed])
     assert isinstance(shards, StoredShards)
     return shards.dealt.kept[0]
 
@@ -323,7 +320,7 @@ N = 8
 
 
 def shard(seeds: tuple[int, ...] = (0,), **options: Any) -> Shards:
-    return build_shards(load_data("digits"), "iid", options, N, list(seeds), hold_out=0.1)
+    return build_shards(load_data("digits"), PartitionSettings("iid", options, N), list(seeds), hold_out=0.1)
 
 
 def rows_of(shards: Shards, world: int, client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -387,7 +384,7 @@ DATA = limit_rows(load_data("digits"), 90)
 
 
 def deal_copies(name: str = "iid", **options: Any) -> StoredShards:
-    shards = build_shards(DATA, name, {"copies": True, **options}, COPIED, SEEDS)
+    shards = build_shards(DATA, PartitionSettings(name, {"copies": True, **options}, COPIED), SEEDS)
     assert isinstance(shards, StoredShards)
     return shards
 
@@ -456,10 +453,10 @@ def test_a_function_sorts_a_copy_of_the_labels() -> None:
 
 def test_domains_are_clusters_and_other_partitions_have_none() -> None:
     half = DATA._replace(columns={"domain": np.repeat(["a", "b"], 45)})
-    known = build_shards(half, "domain", {}, 4, [0]).clusters(0)
+    known = build_shards(half, PartitionSettings("domain", clients=4), [0]).clusters(0)
     assert known is not None and known.tolist() == [0, 0, 1, 1]
-    assert build_shards(DATA, "iid", {}, 4, [0]).clusters(0) is None
-    mixed = build_shards(DATA, "iid", {"rotation": 2, "permute_labels": 2}, 40, [0]).clusters(0)
+    assert build_shards(DATA, PartitionSettings("iid", clients=4), [0]).clusters(0) is None
+    mixed = build_shards(DATA, PartitionSettings("iid", {"rotation": 2, "permute_labels": 2}, 40), [0]).clusters(0)
     assert mixed is not None and set(mixed.tolist()) == {0, 1, 2, 3}
 
 
@@ -492,6 +489,18 @@ def test_pooled_references_do_not_ignore_flipped_and_noisy(partition: dict[str, 
         assert samples_of(clients, world) == samples_of(pooled, world)
     wrong = [clients.data.train.y[row] != label for row, (label, _) in samples_of(pooled, 0).items()]
     assert 0.4 < np.mean(wrong) < 0.9
+
+
+def test_a_file_with_withheld_rows_was_refused_where_clients_are_pooled(tmp_path: Path) -> None:
+    data: dict[str, Any] = {"hold_out": 0.3, "test_clients": 4, "limit": 90}
+    clients = deal_scenario("fedavg", {**data, "partition": {"name": "iid", "flipped": 0.5}})
+    assert isinstance(clients, StoredShards)
+    (tmp_path / "split.parquet").write_bytes(pack_partition(clients.data, clients.dealt, [0, 0]))
+    file = {"name": "file", "file": str(tmp_path / "split.parquet"), "flipped": 0.5}
+    pooled = deal_scenario("centralized", {**data, "partition": file})
+    for world in (0, 1):
+        held = [sorted(x.flatten(1).tolist()) for x in (clients.holdout(world)[0], pooled.holdout(world)[0])]
+        assert held[0] == held[1] and samples_of(pooled, world).keys() == samples_of(clients, world).keys()
 
 
 def test_pooled_synthetic_rows_have_the_wrong_labels_of_a_share_of_the_clients() -> None:

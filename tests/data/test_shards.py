@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.data.deal import build_shards
+from fedray.data.deal import PartitionSettings, build_shards
 from fedray.data.shards import ServerShards
 from fedray.data.store import load_data
 from fedray.data.types import Dataset, Split, regression
@@ -30,7 +30,7 @@ def folded() -> Dataset:
 
 
 def test_worlds_partition_the_training_rows(digits: Dataset) -> None:
-    shards = build_shards(digits, "dirichlet", {"alpha": 0.3}, 30, [5, 6])
+    shards = build_shards(digits, PartitionSettings("dirichlet", {"alpha": 0.3}, 30), [5, 6])
     client, rows = np.arange(30), []
     for world in range(2):
         got = shards.fetch(np.full(30, world), client)
@@ -43,7 +43,7 @@ def test_worlds_partition_the_training_rows(digits: Dataset) -> None:
 
 
 def test_the_rows_of_a_job_do_not_depend_on_other_jobs(digits: Dataset) -> None:
-    shards = build_shards(digits, "dirichlet", {}, 20, [0, 1])
+    shards = build_shards(digits, PartitionSettings("dirichlet", clients=20), [0, 1])
     world, client = np.array([1, 0, 1]), np.array([3, 3, 19])
     both = shards.fetch(world, client)
     for j in range(3):
@@ -52,14 +52,14 @@ def test_the_rows_of_a_job_do_not_depend_on_other_jobs(digits: Dataset) -> None:
 
 
 def test_a_replicate_does_not_change_when_others_are_added(digits: Dataset) -> None:
-    one = build_shards(digits, "iid", {}, 10, [7])
-    two = build_shards(digits, "iid", {}, 10, [6, 7])
+    one = build_shards(digits, PartitionSettings("iid", clients=10), [7])
+    two = build_shards(digits, PartitionSettings("iid", clients=10), [6, 7])
     client = np.arange(10)
     assert torch.equal(one.fetch(np.zeros(10, int), client).rows, two.fetch(np.ones(10, int), client).rows)
 
 
 def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None:
-    shards = build_shards(digits, "iid", {}, 10, [0])
+    shards = build_shards(digits, PartitionSettings("iid", clients=10), [0])
     x = shards.normalize(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
     assert x.dtype == torch.float32
     assert x.shape == (1, 1438, 1, 8, 8)
@@ -71,7 +71,7 @@ def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None
 
 def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
     data = folded()
-    shards = build_shards(data, "iid", {}, 2, [0, 1], folds=[0, 1])
+    shards = build_shards(data, PartitionSettings("iid", clients=2), [0, 1], folds=[0, 1])
     assert shards.worlds == 4
     for world in range(4):
         rows = shards.fetch(np.full(2, world), np.arange(2)).rows
@@ -81,17 +81,15 @@ def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
     out = shards.normalize(x, torch.arange(4))
     assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2)
     assert out.shape == x.shape
-    assert shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))[:, 0, 0].tolist() == [
-        pytest.approx(5 / 3),
-        6.0,
-    ]
+    targets = shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))
+    assert targets[:, 0, 0].tolist() == pytest.approx([5 / 3, 6.0])
 
 
 @pytest.mark.parametrize("options", [{}, {"feature_noise": 1.0}], ids=["plain", "noisy"])
 def test_a_fold_does_not_depend_on_the_other_folds(options: dict[str, Any]) -> None:
     data, inputs, scaled = folded(), [], []
     for folds in ([1], [0, 1], [1, 0]):
-        shards, world = build_shards(data, "iid", options, 2, [0], folds=folds), folds.index(1)
+        shards, world = build_shards(data, PartitionSettings("iid", options, 2), [0], folds=folds), folds.index(1)
         found = shards.fetch(np.array([world]), np.array([1]))
         inputs.append(found.x[found.rows[0]].ravel().tolist())
         scaled.append(shards.normalize(torch.ones(1, 2, 1), torch.tensor([world])).tolist())
@@ -99,12 +97,12 @@ def test_a_fold_does_not_depend_on_the_other_folds(options: dict[str, Any]) -> N
 
 
 def test_held_out_rows_and_training_rows_are_all_rows(digits: Dataset) -> None:
-    shards = build_shards(digits, "iid", {}, 10, [0], hold_out=0.25)
+    shards = build_shards(digits, PartitionSettings("iid", clients=10), [0], hold_out=0.25)
     x, y = shards.holdout(0)
     size = shards.sizes(np.zeros(10, int), np.arange(10))
     assert len(x) == len(y) == 8 * 36 + 2 * 35 and size.max() == 108
     assert size.sum() + len(y) == len(digits.train.y)
-    assert len(build_shards(digits, "iid", {}, 10, [0]).holdout(0)[0]) == 0
+    assert len(build_shards(digits, PartitionSettings("iid", clients=10), [0]).holdout(0)[0]) == 0
 
 
 @pytest.mark.parametrize("kind", ["hold_out", "server"])
@@ -118,7 +116,7 @@ def test_replicates_and_folds_set_other_rows_aside_and_the_same_seed_the_same(ki
 
     def places(seeds: list[int]) -> list[tuple[int, ...]]:
         held = 0.5 if kind == "hold_out" else 0.0
-        shards = build_shards(data, "natural", {}, 4, seeds, folds=[0, 1], hold_out=held, server=0.5 - held)
+        shards = build_shards(data, PartitionSettings("natural"), seeds, folds=[0, 1], hold_out=held, server=0.5 - held)
         found = [shards.holdout(w) if kind == "hold_out" else shards.server(w) for w in range(shards.worlds)]
         return [tuple(sorted((inputs.ravel().long() // 2).tolist())) for inputs, _ in found]
 
@@ -131,16 +129,16 @@ def test_natural_clients_have_their_own_test_rows(digits: Dataset) -> None:
     group = np.arange(len(digits.train.y)) % 7 * 3
     test = digits.test._replace(group=np.arange(359) % 8 * 3)
     data = digits._replace(train=digits.train._replace(group=group), test=test)
-    shards = build_shards(data, "natural", {}, None, [0])
+    shards = build_shards(data, PartitionSettings("natural"), [0])
     own = shards.client_test(0, 2)
     assert shards.number == 7 and own is not None and own.tolist() == list(range(2, 359, 8))
-    assert build_shards(data, "iid", {}, 7, [0]).client_test(0, 2) is None
+    assert build_shards(data, PartitionSettings("iid", clients=7), [0]).client_test(0, 2) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"spread": 1.0}, {"per_client": 2}, {"features": 3, "samples": 7}])
 def test_a_generated_client_does_not_depend_on_the_other_clients(options: dict[str, Any]) -> None:
     data = load_data("synthetic", test=10, **options)
-    small, large = (build_shards(data, "natural", {}, n, [3, 4]) for n in (100, 1_000_000))
+    small, large = (build_shards(data, PartitionSettings("natural", clients=n), [3, 4]) for n in (100, 1_000_000))
     world, client = np.array([0, 1, 0, 1]), np.array([5, 5, 99, 0])
     some, other = small.fetch(world, client), large.fetch(world[::-1], client[::-1])
     assert np.array_equal(some.size, small.sizes(world, client))
@@ -155,7 +153,7 @@ def test_a_generated_client_does_not_depend_on_the_other_clients(options: dict[s
 
 def test_a_generated_population_is_the_mixture_it_says() -> None:
     data = load_data("synthetic", separation=0.7)
-    shards = build_shards(data, "iid", {}, 500, [0], hold_out=0.2)
+    shards = build_shards(data, PartitionSettings("iid", clients=500), [0], hold_out=0.2)
     client = np.arange(500)
     got = shards.fetch(np.zeros(500, int), client)
     assert set(got.size) == {16}
@@ -173,7 +171,7 @@ def test_a_generated_population_is_the_mixture_it_says() -> None:
 
 
 def test_a_million_generated_clients_cost_what_ten_do() -> None:
-    shards = build_shards(load_data("synthetic"), "iid", {}, 1_000_000, [0])
+    shards = build_shards(load_data("synthetic"), PartitionSettings("iid", clients=1_000_000), [0])
     tracemalloc.start()
     try:
         for k in range(10):
@@ -186,7 +184,8 @@ def test_a_million_generated_clients_cost_what_ten_do() -> None:
 
 def test_columns_of_a_data_frame_are_fetched_as_rows() -> None:
     x = np.asfortranarray(np.arange(40, dtype=np.float32).reshape(20, 2))
-    shards = build_shards(regression("toy", Split(x, x[:, ::2]), Split(x, x[:, ::2])), "iid", {}, 4, [0])
+    rows = Split(x, x[:, ::2])
+    shards = build_shards(regression("toy", rows, rows), PartitionSettings("iid", clients=4), [0])
     got = shards.fetch(np.zeros(4, np.int64), np.arange(4))
     assert got.x.is_contiguous() and got.y.is_contiguous()
     assert np.array_equal(got.x.numpy(), x)
@@ -197,7 +196,7 @@ def test_columns_of_a_data_frame_are_fetched_as_rows() -> None:
 
 
 def test_client_zero_has_the_servers_rows_of_each_world_whatever_the_order() -> None:
-    whole = build_shards(load_data("digits"), "iid", {}, clients=4, seeds=[0, 1], server=0.1)
+    whole = build_shards(load_data("digits"), PartitionSettings("iid", clients=4), [0, 1], server=0.1)
     shards = ServerShards(whole)
     world, client = np.array([1, 0, 1, 0]), np.array([0, 0, 2, 3])
     fetched = shards.fetch(world, client)

@@ -43,7 +43,10 @@ def test_a_split_survives_the_store(tmp_path: Path, split: Split) -> None:
 
 def test_stored_arrays_are_views_of_the_file_and_the_file_cannot_be_changed(tmp_path: Path) -> None:
     path = tmp_path / "a.store"
+    mask = os.umask(0o077)
     store.write_store(path, {"x": np.zeros((4, 2), np.float32)}, {})
+    os.umask(mask)
+    assert not path.stat().st_mode & 0o077, "the user's umask holds"
     before = path.read_bytes()
     x = torch.from_numpy(store.map_store(path)[0]["x"])
     x += 1  # private to this process

@@ -89,7 +89,7 @@ def test_a_method_keeps_private_state_where_its_specification_says_so(method: st
 SEEDS = ("fed_ensemble", "fedavg", "shefl", "fedag", "random_walk", "stacking")  # what fedray began with
 FRAME = ("__init__", "base", "kit", "setting")
 FILES = sorted(path.stem for path in Path(methods.__file__).parent.glob("*.py") if path.stem not in (*SEEDS, *FRAME))
-PUBLIC = ("fedray", "fedray.methods", "fedray.core.errors", "fedray.core.options", "fedray.core.options")
+PUBLIC = ("fedray", "fedray.methods", "fedray.core.errors", "fedray.core.options")
 QUICK = ("fedavg", "feddyn", "heterofl", "depthfl", "pvi", "fedem", "beta_predbayes", "adaboost_f", "local_only")
 
 

@@ -122,9 +122,6 @@ LIMITS: dict[str, Limit] = {
         of("fedpa", burn_in=12), AVERAGE, {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12},
         apart=of("fedpa", burn_in=6),
     ),
-    "FedPA's burn-in beyond the last step": Limit(
-        of("fedpa", burn_in=13), AVERAGE, {"participation": {"mode": "async", "concurrency": 3}, "rounds": 12},
-    ),
     **each(
         "IFCA of one model", of("ifca", models=1), {**AVERAGE, **UNIFORM},
         {"plain": {}, "some clients": {**SOME, "server": {"optimizer": "momentum"}}},

@@ -185,23 +185,6 @@ def _registered() -> Iterator[None]:
         yield
 
 
-CHANGES: dict[str, dict[str, Any]] = {
-    "two models": {"method": {"models": 2}, "participation": {"per_round": 4}},
-    "a server optimizer, error feedback": {
-        "server": {"optimizer": "adam", "lr": 0.05},
-        "compress": {"kind": "topk", "ratio": 0.3, "error_feedback": True},
-    },
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_one_network_in_the_list_is_the_method_without_a_list(change: dict[str, Any]) -> None:
-    listed, plain = (run("each", networks, change) for networks in ([ONE], []))
-    assert torch.equal(models_of(listed, 0), plain.progress.state.models)
-    costs = ("up_bytes", "down_bytes", "sim_seconds")
-    assert [listed.summary["totals"][key] for key in costs] == [plain.summary["totals"][key] for key in costs]
-
-
 def test_what_joins_the_networks_moves_each_of_them_also_in_a_resumed_run(tmp_path: Path) -> None:
     """With one network, whose target is what it says itself, nothing moves."""
     fedray.register("method", "each", mean_of_each, options={"networks": [], "server_data": 0.2})

@@ -55,11 +55,9 @@ def test_geometric_sharpness_is_the_root_of_the_determinant_of_all_points() -> N
     assert regression.gaussian_nll(np.zeros(9), few, y) == pytest.approx(bound)
 
 
-def test_calibrated_predictions_cover_and_have_a_flat_pit() -> None:
+def test_calibrated_predictions_have_a_flat_pit() -> None:
     mean, variance = np.zeros(20_000), np.full(20_000, 4.0)
     y = RNG.normal(size=20_000) * 2
-    for level in regression.INTERVAL_LEVELS:
-        assert regression.coverage(mean, variance, y, level) == pytest.approx(level, abs=0.02)
     shares = regression.pit(mean, variance, y)
     assert shares.sum() == pytest.approx(1)
     assert shares == pytest.approx(np.full(10, 0.1), abs=0.015)

@@ -138,6 +138,16 @@ def test_weights_of_stale_uploads_are_those_of_the_formula() -> None:
     assert np.allclose(hinge, [0.5] * 5 + [0.5 / 3, 0.5 / 5])
 
 
+def test_a_stale_upload_is_mixed_by_its_weight_with_the_model_that_it_did_not_see() -> None:
+    both, two = {"mode": "async", "concurrency": 2}, {"clients": {"number": 2}}
+    whole = {**both, "alpha": 1.0, "staleness": "constant"}
+    start, first, second = (run("fedavg", n, whole, **two).models[0] for n in (0, 1, 2))
+    half = {**both, "alpha": 0.5, "staleness": "polynomial", "staleness_a": 1.0}
+    for name, value in run("fedavg", 2, half, **two).models[0].items():
+        once = 0.5 * start[name] + 0.5 * first[name]
+        assert np.allclose(value, 0.75 * once + 0.25 * second[name], atol=1e-6)  # 0.5 / (1 + 1)
+
+
 def test_staleness_is_counted_in_steps_of_the_job_s_own_model() -> None:
     jobs = run("fed_ensemble", 15, MODES["buffered"], **SPREAD).clients.to_pylist()
     steps: dict[int, list[int]] = {}

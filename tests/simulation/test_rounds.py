@@ -50,23 +50,6 @@ def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_coun
     np.testing.assert_array_equal(result.table.samples, plain.size)
 
 
-def test_late_clients_have_downloaded_and_their_uploads_do_not_count() -> None:
-    """The server tells them to stop (README): it received nothing; clients that drop out were never reached."""
-    study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}})))
-    late, absent = (
-        replace(study, rule=rule) for rule in (CountingRule(first=(2,)), CountingRule(dropout=0.5, first=(6,)))
-    )
-    each = 4 * study.net.layout.d
-    for one, status in ((late, clock.LATE), (absent, clock.DROPPED)):
-        phase = one.method.phase
-        table = rounds.run_round(one, Inline(one), phase, rounds.begin_progress(one, phase)).table
-        these, counted = table.status == status, table.status == clock.OK
-        assert these.any() and counted.any() and (these | counted).all()
-        assert set(table.up_bytes[counted]) == set(table.down_bytes[counted]) == {each}
-        assert not table.up_bytes[these].any()
-        assert set(table.down_bytes[these]) == {each if status == clock.LATE else 0}
-
-
 def test_a_model_with_batch_normalization_goes_down_with_its_counters_as_it_comes_up() -> None:
     study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}, "model": {"norm": "batch"}})))
     phase, layout = study.method.phase, study.net.layout

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -410,8 +409,7 @@ def with_pieces(*pieces: Any) -> Any:
 def run_windows(windows: Windows | None, *changes: dict[str, Any], local: dict[str, Any] | None = None) -> Any:
     """The study and the progress of a training, without a session."""
     method = with_pieces(*([] if windows is None else [windows]))
-    study, progress, _ = train(scenario({"rounds": 2}, *changes, {"local": local or {}}), method=method)
-    return SimpleNamespace(study=study, progress=progress)
+    return Trained(*train(scenario({"rounds": 2}, *changes, {"local": local or {}}), method=method)[:2])
 
 
 @pytest.mark.parametrize(("mixing", "number"), [(0.0, 1), (0.0, 3), (0.2, 4), (0.75, 2), (0.99, 5)])

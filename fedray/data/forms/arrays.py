@@ -244,6 +244,11 @@ def _order_channels(x: NDArray[Any]) -> NDArray[Any]:
 # Samples with missing numbers or labels: finding them, means that replace missing numbers, and the error message.
 
 
+def is_missing(value: Any) -> bool:
+    """Returns whether a value is missing: None, NaN or pandas' NA."""
+    return value is None or str(value) == "<NA>" or bool(value != value)
+
+
 def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
     """Returns for each of n samples whether it has a NaN or a missing object, `[n]` bool.
 
@@ -252,7 +257,7 @@ def find_gaps(values: NDArray[Any]) -> NDArray[Any]:
         [True, False]
     """
     if values.dtype.kind == "O":
-        gaps = [value is None or value != value or str(value) == "<NA>" for value in values.ravel().tolist()]
+        gaps = [is_missing(value) for value in values.ravel().tolist()]
         return np.asarray(np.array(gaps, dtype=bool).reshape(len(values), math.prod(values.shape[1:])).any(axis=1))
     return find_rows(values, np.isnan)
 
@@ -335,7 +340,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     Args:
         train: Labels of the training samples, `[n]`, or q labels for each sample, `[n, q]`, of any type. No label may
             be missing.
-        test: Labels of the test samples, in the same form. None means that there are no test samples.
+        test: Labels of the test samples, in the same form. None or an empty array means that there are no test samples.
         task: Kind of the task: `auto`, `classification` or `regression`.
         names: Names of the C classes. If there are names, integer labels must be 0 to C - 1, or 1 to C.
 
@@ -363,7 +368,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         remarks = remark_on_whole_targets(parts[0], task)
         if is_text:
             remarks = ("data: the labels are text of numbers, read as targets of a regression", *remarks)
-        return Labels(made[0], made[1] if test is not None else None, (), remarks)
+        return Labels(made[0], made[1] if len(parts) > 1 else None, (), remarks)
     remarks = ()
     if kind == "one-hot":
         parts = [np.asarray(part.argmax(axis=1)) for part in parts]
@@ -373,7 +378,7 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
         parts = [part.reshape(len(part)) for part in parts]
     codes, known, said = _number(parts, names)
     said += () if names else remark_on_many_classes(parts[0], task)
-    return Labels(codes[0], codes[1] if test is not None else None, known, (*remarks, *said))
+    return Labels(codes[0], codes[1] if len(parts) > 1 else None, known, (*remarks, *said))
 
 
 def _as_plain(values: NDArray[Any], where: str) -> NDArray[Any]:
@@ -560,6 +565,7 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
 # Columns that number the rows of a table: the index that pandas writes, and ids.
 
 MANY_ROWS = 20  # in a table with fewer rows, the integers of a column may all differ by chance
+INDEX = "columns of the index"  # the key of `attrs` with the columns that were the index of a table in a file of pandas
 _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or a name that pandas or pyarrow made
 
 
@@ -595,7 +601,12 @@ def find_inputs(frame: Any, others: Collection[str | None], key: str) -> tuple[l
         >>> find_inputs(table, ["ill"], "input")
         (['age', 'city'], ('data: text, read as categories (0 and 1 for each value): city',))
     """
-    kinds = {column: _find_column_kind(frame, column, key) for column in frame if column not in others}
+    indexes = frame.attrs.get(INDEX, ())
+    kinds = {
+        column: "index" if column in indexes else _find_column_kind(frame, column, key)
+        for column in frame
+        if column not in others
+    }
     said = []
     for kind, text in COLUMN_REMARKS.items():
         if columns := [column or "without a name" for column, one in kinds.items() if one == kind]:

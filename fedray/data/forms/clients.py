@@ -9,7 +9,7 @@ Example:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from fedray.core.errors import BadInput, FedrayWarning, warn_user
 from fedray.core.options import ReadOptions
 from fedray.data.files import Spool, read_pieces
 from fedray.data.forms import hugging_face, pictures, tables
-from fedray.data.forms.arrays import as_array, as_inputs, is_array, list_classes
+from fedray.data.forms.arrays import INDEX, as_array, as_inputs, is_array, is_missing, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture
-from fedray.data.forms.rows import CLIENT, RawRows, is_missing, make_dataset, refuse_idle, tokenize
+from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Split, check_rows
 from fedray.files import layout
 from fedray.files.plain import expand_user_path
@@ -49,7 +49,7 @@ def read_labeled(thing: Any, reading: ReadOptions) -> Dataset:
     """Makes a data set from a pair (x, y), from two pairs (train, test), or from one or two data sets of torch."""
     train, held = read_raw_parts(thing, reading)
     _refuse_orders([train, held])
-    name = "torch" if is_torch_set(thing) or _are_torch_sets(thing) else "arrays"
+    name = "torch" if is_torch_set(thing[0] if is_pair(thing) else thing) else "arrays"
     return make_dataset(name, train, held, reading)
 
 
@@ -66,29 +66,23 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         >>> train.x.shape, train.y.tolist(), held
         ((2, 2), ['no', 'yes'], None)
     """
-    if is_torch_set(thing):
-        return read_pairs(thing, reading), _read_test(reading)
-    if _are_torch_sets(thing):
-        return read_pairs(thing[0], reading), read_pairs(thing[1], reading)
-    if is_pair(thing) and all(is_pair(part) for part in thing):
-        return _read_pair(thing[0], reading, "train"), _read_pair(thing[1], reading, "test")
-    return _read_pair(thing, reading, "data"), _read_test(reading)
+    if is_pair(thing) and all(is_pair(part) or is_torch_set(part) for part in thing):
+        return _read_rows(thing[0], reading, "train"), _read_rows(thing[1], reading, "test")
+    return _read_rows(thing, reading, "data"), _read_test(reading)
 
 
 def _read_test(reading: ReadOptions) -> RawRows | None:
     """Reads the test samples of the option `test`, which may be a pair (x, y) or a data set of torch."""
-    if reading.test is None:
-        return None
-    return (
-        read_pairs(reading.test, reading) if is_torch_set(reading.test) else _read_pair(reading.test, reading, "test")
-    )
+    return None if reading.test is None else _read_rows(reading.test, reading, "test")
 
 
-def _read_pair(pair: Any, reading: ReadOptions, where: str) -> RawRows:
-    """Reads the samples of a pair (x, y)."""
-    if not is_pair(pair):
-        raise BadInput(f"{where} is {describe_thing(pair)}: give a pair (x, y)")
-    x, y = pair
+def _read_rows(rows: Any, reading: ReadOptions, where: str) -> RawRows:
+    """Reads the samples of a pair (x, y) or of a data set of torch. `where` names the samples in messages."""
+    if is_torch_set(rows):
+        return read_pairs(rows, reading)
+    if not is_pair(rows):
+        raise BadInput(f"{where} is {describe_thing(rows)}: give a pair (x, y)")
+    x, y = rows
     features = tuple(map(str, x.columns)) if list_classes(x) & {"pandas.DataFrame", "polars.DataFrame"} else ()
     if (
         isinstance(x, list | tuple)
@@ -117,10 +111,6 @@ def _refuse_orders(parts: Iterable[RawRows | None]) -> None:
 def is_pair(thing: Any) -> bool:
     """Returns whether an object is a tuple or list with two entries, and neither entry is a number or text."""
     return isinstance(thing, tuple | list) and len(thing) == 2 and not any(np.isscalar(part) for part in thing)
-
-
-def _are_torch_sets(thing: Any) -> bool:
-    return is_pair(thing) and all(is_torch_set(part) for part in thing)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -307,21 +297,28 @@ def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     """Joins the Hugging Face data sets of several clients to one. Folders of saved data sets are accepted, too."""
     import datasets
 
+    refuse_idle(reading, tables.TEXT_OPTIONS - {"test", "group"} | {"size"}, "a Hugging Face data set for each client")
     opened = {name: hugging_face.open_hub(str(at)) if isinstance(at, Path) else at for name, at in clients.items()}
     for client, hub in opened.items():
         if "datasets.Dataset" not in list_classes(hub):
             raise BadInput(f"client {client} has a {type(hub).__name__} of datasets: give one of its splits")
     refuse_empty([len(hub) for hub in opened.values()], list(opened))
-    joined = [hub.add_column(CLIENT, [number] * len(hub)) for number, hub in enumerate(opened.values())]
+    column = _name_column({name for hub in opened.values() for name in hub.column_names})
+    joined = [hub.add_column(column, [number] * len(hub)) for number, hub in enumerate(opened.values())]
     whole = datasets.concatenate_datasets(joined)
-    data = hugging_face.read_hugging_face(whole, reading._replace(group=CLIENT), name="clients")
-    return _name_groups(data, CLIENT, list(opened))
+    data = hugging_face.read_hugging_face(whole, reading._replace(group=column), name="clients")
+    return _name_groups(data, column, list(opened))
 
 
 def join_folders(clients: Mapping[str, Path], reading: ReadOptions) -> Dataset:
     """Joins the folders of pictures of several clients to one data set."""
     refuse_idle(reading, ("test_fraction", "size"), "folders of pictures")
     return pictures.read_folder(clients, reading)
+
+
+def _name_column(known: Collection[str]) -> str:
+    """Returns the name of the new column with the client of each sample. `known` has the names of the other columns."""
+    return CLIENT if CLIENT not in known else "client of the row"
 
 
 def _name_groups(data: Dataset, column: str, names: list[str]) -> Dataset:
@@ -366,13 +363,13 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     ]
     names, sizes = list(clients), [len(frame) for frame in frames]
     refuse_empty(sizes, names)
-    for frame, client in zip(frames, names, strict=True):
-        frame.attrs["file"] = f"client {client}"
     whole = pd.concat(frames, ignore_index=True)
-    column = CLIENT if CLIENT not in whole else "client of the row"
+    column = _name_column(whole.columns)
     whole[column] = np.repeat(np.arange(len(frames)), sizes)
-    whole.attrs["file"] = "the table of all clients"
-    data = tables.build_table(whole, None, reading._replace(group=column), name, parts=frames)
+    indexes = [name for frame in frames for name in frame.attrs.get(INDEX, ())]
+    whole.attrs = {"file": "the table of all clients", INDEX: indexes}
+    parts = dict(zip(names, frames, strict=True))
+    data = tables.build_table(whole, None, reading._replace(group=column), name, parts=parts)
     return _name_groups(data, column, names)
 
 
@@ -425,12 +422,14 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
 def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
     """Reads LEAF's JSON from a file or folder. `reading.test` may be a file, folder or dict of test samples."""
     parts = layout.list_leaf_files(place)
-    tests = [files for part, files in parts.items() if part != "train"]
-    test = [layout.load_json(file) for file in (tests[0] if tests else [])]
+    files = parts.get("test", parts.get("validation", []))
     if isinstance(reading.test, Path):
-        test = [layout.load_json(file) for files in layout.list_leaf_files(reading.test).values() for file in files]
-    elif reading.test is not None:
-        test = [reading.test]
+        at = expand_user_path("data.test", str(reading.test))
+        files = [file for some in layout.list_leaf_files(at).values() for file in some] if at.exists() else []
+        if not files:
+            raise BadInput(f"data.test = {reading.test}: it has no JSON of users: give LEAF's JSON, or a folder of it")
+    are_files = reading.test is None or isinstance(reading.test, Path)
+    test = [layout.load_json(file) for file in files] if are_files else [reading.test]
     train = [layout.load_json(file) for file in parts.get("train", ())]
     if not train:
         raise BadInput(f"data.path = {place}: it has no JSON of users in a folder train: put the training part there")

@@ -1,6 +1,7 @@
 """Reads Hugging Face data sets. Chooses splits and columns, and converts the columns to arrays."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from fedray.files.plain import expand_user_path
 
 PIECE_ROWS = 10_000
 _DATASET, _DICT = "datasets.Dataset", "datasets.DatasetDict"
+_STREAMS = {"datasets.IterableDataset", "datasets.IterableDatasetDict"}
 
 
 def is_hugging_face(thing: Any) -> bool:
@@ -43,7 +45,7 @@ def is_hugging_face(thing: Any) -> bool:
         >>> is_hugging_face({"train": [1, 2]})
         False
     """
-    return any(name.startswith("datasets.") for name in list_classes(thing))
+    return bool(list_classes(thing) & {_DATASET, _DICT, *_STREAMS})
 
 
 def remark_on_transform(thing: Any) -> list[str]:
@@ -70,20 +72,25 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
         BadInput: A split or a column is missing, or cannot be read.
     """
     train, test, remarks = _find_splits(thing, split, reading.test)
-    known = list(train.column_names)
     target = reading.target if reading.target is not None else _find_target(train)
     given = [reading.input] if isinstance(reading.input, str) else reading.input
     columns = list(given) if given else _find_input(train, target, reading)
     frame = _scalar_frame(train, name)
     need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
-    require_columns(known, need, of=f"data {name}")
+    for key, part in (("data", train), ("data.test", test)):
+        if part is not None:
+            require_columns(part.column_names, need, key, of=f"data {name}")
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
         refuse_idle(reading, TEXT_OPTIONS - {"exclude"} | {"size"}, "a column of pictures, lists or text")
         column = columns[0]
-        clients = frame[reading.group] if reading.group else None
-        given = [part for part in (train, test) if part is not None]
-        inputs, said = _read_inputs(given, column, reading)
-        parts = [_read_part(part, x, column, target, reading, name, clients) for part, x in zip(given, inputs)]
+        splits = [part for part in (train, test) if part is not None]
+        inputs, said = _read_inputs(splits, column, reading)
+        parts = []
+        for part, x in zip(splits, inputs, strict=True):
+            table = frame if part is train else _scalar_frame(part, name)
+            group = number_groups(table[reading.group], frame[reading.group]) if reading.group else None
+            kept = keep_columns(frame, [column]) if part is train else {}
+            parts.append(RawRows(x, _read_target(part, table, target), group, kept, _class_names(part, target)))
         return make_dataset(name, parts[0], parts[1] if len(parts) > 1 else None, reading, (*remarks, *said))
     refuse_idle(reading, OPTIONS, "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
@@ -95,14 +102,12 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
 def _find_splits(thing: Any, split: str | None, test: Any) -> tuple[Any, Any, list[str]]:
     """Returns the training part, the test part (or None), and remarks about splits that are left out."""
     classes = list_classes(thing)
-    if any(name.endswith(("IterableDataset", "IterableDatasetDict")) for name in classes):
+    if classes & _STREAMS:
         raise BadInput("data is read as a stream: load it without streaming=True")
     if _DATASET in classes:
         if split is not None or isinstance(test, str):
             raise BadInput(f"data.{'split' if split else 'test'} = {split or test}: the data are one split: omit it")
         return thing, test, []
-    if _DICT not in classes:
-        raise BadInput(f"data is a {type(thing).__name__} of datasets: give a Dataset or a DatasetDict")
     names = list(thing)
     parts = {find_part(name): name for name in reversed(names)}
     first = split or parts.get("train") or (names[0] if len(names) == 1 else None)
@@ -202,20 +207,13 @@ def _read_inputs(parts: list[Any], column: str, reading: ReadOptions) -> tuple[l
     return [tokenize(part, reading.tokenizer, reading.length) for part in texts], ()
 
 
-def _read_part(  # noqa: PLR0917
-    dataset: Any, x: Array, column: str, target: Any, reading: ReadOptions, name: str, clients: Any
-) -> RawRows:
-    """Returns the samples of a split. Their inputs `x` are already read.
-
-    `clients` is the group column of the training split.
-    """
-    frame = _scalar_frame(dataset, name)
+def _read_target(dataset: Any, frame: Any, target: Any) -> Array:
+    """Returns the labels of a split, `[n]`, or its targets, `[n, q]`. `frame` has its numbers, text and classes."""
     if isinstance(target, str) and target not in list(frame):
-        y = _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
-    else:
-        y = frame[target].to_numpy() if isinstance(target, str) else np.column_stack([frame[t] for t in target])
-    group = number_groups(frame[reading.group], clients) if reading.group else None
-    return RawRows(x, y, group, keep_columns(frame, [column]), _class_names(dataset, target))
+        return _stack_lists(dataset.select_columns([target]).with_format("arrow").iter(batch_size=PIECE_ROWS), target)
+    if isinstance(target, str):
+        return np.asarray(frame[target].to_numpy())
+    return np.column_stack([frame[name] for name in target])
 
 
 def _list_pictures(pieces: Any, column: str) -> Iterator[tuple[Any, str]]:
@@ -305,7 +303,9 @@ def find_hf_files(
     place = expand_user_path("data.path", path)
     if place.exists():
         return place
-    cache = _find_cache() / path.replace("/", "___")
+    *owner, name = path.split("/")
+    name = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)).lower()
+    cache = _find_cache() / "___".join([*owner, name])  # as `datasets` names the folder
     if not cache.is_dir():
         if not download:
             raise BadInput(

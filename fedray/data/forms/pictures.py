@@ -256,8 +256,9 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
     if known != {""}:
         each = ", ".join(sorted(known))[:200]
         said = (f"data: {each} are clients with the classes {', '.join(names)[:200]}", *said)
-    other = [file for file in list_files(folder) if file.suffix.lower() not in PICTURES]
-    remarks = (*layout.remarks, *said, *remark_on_unread_files(folder, () if isinstance(given, Mapping) else other))
+    mapped = isinstance(given, Mapping)
+    unread = [] if mapped else [file for file in list_files(folder) if file.suffix.lower() not in PICTURES]
+    remarks = (*layout.remarks, *said, *remark_on_unread_files(folder, unread))
     return make_dataset("folder", train, test, reading._replace(task="classification"), remarks)
 
 

@@ -56,7 +56,7 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
     width = length or MOST_TOKENS
     for piece in texts:
         for number, value in enumerate(piece, first):
-            if not isinstance(value, str) and is_missing(value):
+            if not isinstance(value, str) and arrays.is_missing(value):
                 raise BadInput(f"data: row {number} has no text: leave such rows out, or give an empty text")
         ids = encode([str(value) for value in piece])
         first += len(piece)
@@ -68,11 +68,6 @@ def tokenize(texts: Iterable[Sequence[Any]], tokenizer: Any, length: int | None)
         spool.append(rows)
     found = spool.finish()
     return found if length else np.ascontiguousarray(found[:, :longest])
-
-
-def is_missing(value: Any) -> bool:
-    """Returns whether a value is missing: None, NaN or pandas' NA."""
-    return value is None or str(value) == "<NA>" or bool(value != value)
 
 
 def find_tokenizer(tokenizer: Any) -> Encode:
@@ -146,7 +141,6 @@ def remark_on_lost_clients(group: IntArray | None, keep: IntArray) -> list[str]:
 
 CLIENT = "client"  # the column with the client of each sample, if data are given for each client
 GIVEN_ROW = "row"  # the column with the index of each training sample in the user's data, from 0
-MOST_COUNTED = 5_000_000  # larger data sets do not get this column
 
 
 class RawRows(NamedTuple):
@@ -259,7 +253,7 @@ def make_dataset(
     if len(given) > 1 and reading.test_fraction not in (0, ReadOptions().test_fraction):
         raise BadInput("data.test_fraction cannot act, because the data have test rows: leave it out")
     check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
-    if GIVEN_ROW not in train.columns and len(train.x) <= MOST_COUNTED:
+    if GIVEN_ROW not in train.columns:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     if reading.task == "auto" and arrays.is_whole_with_gaps(train.y):
         reading = reading._replace(task="classification")

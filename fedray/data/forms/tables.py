@@ -4,7 +4,7 @@ A *natural client* is a client named in the data, such as the writer of a text.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from fedray.core.errors import BadInput, show_line, suggest_nearest
 from fedray.core.options import ReadOptions
 from fedray.data.files import find_path
 from fedray.data.forms import arrays
-from fedray.data.forms.rows import GIVEN_ROW, MOST_COUNTED, RawRows, make_dataset, refuse_idle, tokenize
+from fedray.data.forms.rows import GIVEN_ROW, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
 from fedray.files.layout import TABLES, list_leaf_files
 from fedray.own_code.user_code import name_type
@@ -63,7 +63,7 @@ def read_text_table(file: Path, delimiter: str) -> Any:
             "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
         )
     arrays.refuse_twins([name for name in head if name], file.name)  # pandas would rename the second column
-    frame = pd.read_csv(file, sep=delimiter, encoding=encoding)
+    frame = pd.read_csv(file, sep=delimiter, encoding=encoding, low_memory=False)  # one type for each whole column
     if isinstance(frame.index, pd.MultiIndex):
         raise BadInput(
             f"data: {file.name}: its first line names {len(head)} columns, but its rows have "
@@ -111,27 +111,11 @@ class TableColumns(NamedTuple):
         return [*self.targets, *self.inputs, *([self.group] if self.group else [])]
 
 
-def choose_columns(
-    frame: Any,
-    targets: list[str],
-    features: list[str] | None,
-    group: str | None,
-    task: str,
-    *,
-    exclude: Sequence[str] = (),
-    key: str = "input",
-) -> TableColumns:
+def choose_columns(frame: Any, reading: ReadOptions, task: str) -> TableColumns:
     """Chooses the inputs, the targets and the natural clients of a table.
 
-    Args:
-        frame: The table. `frame[column]` is a pandas series, and iteration yields the names of the columns.
-        targets: Names of the columns to predict.
-        features: Names of the inputs. None means every column of numbers, booleans or categories except targets, group
-            and `exclude`.
-        group: Name of the column of the natural clients, or None.
-        task: Kind of the task: `auto`, `classification` or `regression`.
-        exclude: Names of columns that are no inputs.
-        key: The option of `data` by which the user names the inputs. Messages mention this option.
+    If `reading` names no inputs, every column of numbers, booleans or categories is an input, except targets, group and
+    `exclude`. `task` is `auto`, `classification` or `regression`, in place of `reading.task`.
 
     Raises:
         BadInput: A column is missing, is both input and target, or mixes numbers and text.
@@ -139,26 +123,25 @@ def choose_columns(
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [31, 45], "smokes": [True, False], "city": ["Rome", "Oslo"], "ill": [0, 1]})
-        >>> found = choose_columns(frame, ["ill"], None, None, "auto")
+        >>> found = choose_columns(frame, ReadOptions(target="ill"), "auto")
         >>> found.inputs, found.categories
         (['age', 'smokes', 'city'], {'city': ['Oslo', 'Rome']})
     """
+    roles = (reading.target, reading.input, reading.exclude)
+    targets, features, exclude = ([of] if isinstance(of, str) else list(dict.fromkeys(of or ())) for of in roles)
+    group, key = reading.group, reading.input_key
     if not targets:
         raise BadInput(
             f"data.target is missing: name the column to predict: {', '.join(map(str, frame))[:200]} (beside data= in "
             "Python: data__target=COLUMN)"
         )
-    if both := set(targets) & set(features or []):
+    if both := set(targets) & set(features):
         raise BadInput(f"data.{key}: {min(both)} is also the target, which every model would copy: leave it out")
     if features and exclude:
         raise BadInput(f"data.exclude cannot act, because data.{key} names the inputs: leave one of them out")
-    require_columns(frame, [*targets, *(features or []), *exclude, *([group] if group else [])])
-    remarks: tuple[str, ...] = ()
-    if features is None:
-        inputs, remarks = arrays.find_inputs(frame, [*targets, *exclude, group], key)
-    else:
-        inputs = features
-    for column in features or []:
+    require_columns(frame, [*targets, *features, *exclude, *([group] if group else [])])
+    inputs, remarks = (features, ()) if features else arrays.find_inputs(frame, [*targets, *exclude, group], key)
+    for column in features:
         remarks += arrays.check_input(frame, column, key)
     for column in targets:
         _refuse_strange(frame, column, "data.target", task)
@@ -271,7 +254,7 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
         >>> import pandas as pd
         >>> from fedray.data.forms.tables import choose_columns
         >>> frame = pd.DataFrame({"age": [31, 45], "city": ["Rome", "Oslo"], "ill": [0, 1]})
-        >>> found = choose_columns(frame, ["ill"], None, None, "auto")
+        >>> found = choose_columns(frame, ReadOptions(target="ill"), "auto")
         >>> encode_inputs(frame, found).tolist()
         [[31.0, 0.0, 1.0], [45.0, 1.0, 0.0]]
         >>> name_inputs(found)
@@ -349,10 +332,7 @@ def _as_text(column: Any) -> Any:
 
 def _as_numbers(column: Any) -> Array:
     """Converts numbers and booleans to float64, `[n]`. Missing values become NaN."""
-    if column.dtype.kind == "O":  # booleans with missing values
-        return np.array([np.nan if v is None or v != v else float(v) for v in column], dtype=np.float64)
-    found: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return found
+    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -361,6 +341,7 @@ def _as_numbers(column: Any) -> Array:
 READ_FILES = "CSV in UTF-8 (.csv, .tsv, .txt, .data, .gz), Parquet (.parquet, .pq) and Feather (.feather, .arrow)"
 MOST_KEPT = 2_000_000  # tables of at most so many cells keep all columns, so that partitions can use them
 MOST_KEPT_VALUES = 10_000  # larger tables keep a column only if it has at most so many different values
+LONGEST_KEPT = 256  # columns with longer texts are not kept, because NumPy stores every text as long as the longest
 KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of values that are of no use in partitions
 OPTIONS = {"target", "input", "exclude", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
@@ -422,8 +403,9 @@ def read_frame(file: Path, key: str = "path") -> Any:
     except Exception as error:  # pyarrow and pandas raise errors of many kinds
         why = show_line(f"{type(error).__name__}: {error}")
         raise BadInput(f"data.{key} = {file} cannot be read ({why}): give {READ_FILES}") from error
-    frame = as_frame(frame)
-    frame.attrs["file"] = file.name  # for messages
+    index = [name for name in frame.index.names if name is not None]
+    frame = as_frame(frame.reset_index(index) if index else frame)
+    frame.attrs |= {"file": file.name, arrays.INDEX: list(map(str, index))}  # the file is for messages
     return frame
 
 
@@ -465,7 +447,7 @@ def read_table(frame: Any, reading: ReadOptions) -> Dataset:
         x = tokenize([part[columns[0]].tolist()], reading.tokenizer, reading.length)
         y = np.asarray(part[reading.target].to_numpy())
         group = number_groups(part[reading.group], frame[reading.group]) if reading.group else None
-        parts.append(RawRows(x, y, group, keep_columns(part, columns)))
+        parts.append(RawRows(x, y, group, keep_columns(part, columns) if part is frame else {}))
     return make_dataset("table", parts[0], parts[1] if len(parts) > 1 else None, reading)
 
 
@@ -476,7 +458,7 @@ def build_table(
     name: str = "table",
     *,
     names: Sequence[str] = (),
-    parts: Sequence[Any] = (),
+    parts: Mapping[str, Any] = {},
 ) -> Dataset:
     """Converts a table of numbers and categories to a data set.
 
@@ -486,7 +468,8 @@ def build_table(
         reading: The options for reading.
         name: Name of the data set.
         names: Names of the classes, if the target column holds indices of classes. Otherwise the sequence is empty.
-        parts: The tables that were joined to `frame`. Each of these tables must have all inputs and targets.
+        parts: The tables of clients that were joined to `frame`, by client. Each of these tables must have all inputs
+            and targets.
 
     Raises:
         BadInput: A column is missing, has missing values that are not allowed, or cannot be converted.
@@ -500,16 +483,13 @@ def build_table(
     """
     if not len(frame):
         raise BadInput(f"data: {frame.attrs.get('file', 'the table')} has no rows: give some")
-    roles = (reading.target, reading.input, reading.exclude)
-    targets, inputs, exclude = ([of] if isinstance(of, str) else list(dict.fromkeys(of or ())) for of in roles)
     task = "classification" if names else reading.task
-    how: dict[str, Any] = {"exclude": exclude, "key": reading.input_key}
-    columns = choose_columns(frame, targets, inputs or None, reading.group, task, **how)
-    for part in parts:
-        require_columns(part, [*columns.targets, *columns.inputs])
+    columns = choose_columns(frame, reading, task)
+    for client, part in parts.items():
+        require_columns(part, [*columns.targets, *columns.inputs], of=f"client {client}")
     gaps = find_row_gaps(frame, columns, reading.missing, "data")
     if gaps.any() and not gaps.all():  # values that only these rows have are no categories
-        columns = choose_columns(frame[~gaps], targets, inputs or None, reading.group, task, **how)
+        columns = choose_columns(frame[~gaps], reading, task)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
@@ -539,17 +519,17 @@ def _read_part(
     group = None
     if columns.group is not None:
         group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
-    names = name_inputs(columns)
-    numbers = {str(column) for column in columns.inputs if column not in columns.categories}
-    indicators = np.array([name not in numbers for name in names]) if columns.categories else None
-    known = {name: columns.categories.get(name) for name in columns.inputs}
-    table = {str(name): None if found is None else tuple(found) for name, found in known.items()}
+    each = {name: columns.categories.get(name) for name in columns.inputs}
+    widths = [1 if values is None else len(values) for values in each.values()]
+    indicators = np.repeat([values is not None for values in each.values()], widths) if columns.categories else None
+    table = {str(name): None if values is None else tuple(values) for name, values in each.items()}
     table |= {str(name): () for name in frame if name not in columns.inputs}
+    raw = RawRows(x, y, group, features=name_inputs(columns), indicators=indicators, table=table, origin=origin)
+    if first is not None:
+        return raw._replace(remarks=list_unseen(frame, columns, key))
     kept = keep_columns(frame, columns.inputs)
-    if len(rows) <= MOST_COUNTED:
-        kept.setdefault(GIVEN_ROW, rows)
-    raw = RawRows(x, y, group, kept, features=names, indicators=indicators, table=table, origin=origin)
-    return raw if first is None else raw._replace(remarks=list_unseen(frame, columns, key))
+    kept.setdefault(GIVEN_ROW, rows)
+    return raw._replace(columns=kept)
 
 
 def _read_target(frame: Any, columns: TableColumns) -> Array:
@@ -568,7 +548,9 @@ def _read_target(frame: Any, columns: TableColumns) -> Array:
 
 
 def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
-    """Returns the columns by which partitions can deal samples, as text. Leaves out the inputs of a large table.
+    """Returns the columns by which partitions can deal samples, as text.
+
+    Leaves out columns of long texts, and the inputs of a large table.
 
     Example:
         >>> import pandas as pd
@@ -583,8 +565,9 @@ def keep_columns(frame: Any, inputs: Sequence[str]) -> dict[str, Array]:
         if values.dtype.name == "object" and isinstance(next(iter(values.dropna()), None), KEPT_AS_THEY_ARE):
             continue
         if (small or name not in inputs) and (small or values.nunique() <= MOST_KEPT_VALUES):
-            text = values.astype(str).to_numpy(dtype=object)  # pandas 3 keeps missing values
-            kept[str(name)] = np.where(values.isna(), "nan", text).astype(str)
+            text = np.where(values.isna(), "nan", values.astype(str).to_numpy(dtype=object))  # pandas 3 keeps gaps
+            if max(map(len, text), default=0) <= LONGEST_KEPT:
+                kept[str(name)] = text.astype(str)
     return kept
 
 
