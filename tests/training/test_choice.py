@@ -263,10 +263,10 @@ def test_the_switch_stays_until_the_last_user_has_left(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")  # with AVX-512 nothing is switched
     before, first, last = torch.backends.mkldnn.enabled, ExitStack(), ExitStack()
     first.enter_context(invariant_convolutions(torch.device("cpu")))
-    assert not torch.backends.mkldnn.enabled
+    assert not bool(torch.backends.mkldnn.enabled)
     last.enter_context(invariant_convolutions(torch.device("cpu")))
     first.close()
-    assert not torch.backends.mkldnn.enabled
+    assert not bool(torch.backends.mkldnn.enabled)
     last.close()
     assert torch.backends.mkldnn.enabled == before
 
