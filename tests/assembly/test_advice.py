@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,14 +40,12 @@ def test_a_client_without_rows_trains_no_model() -> None:
 
 
 @pytest.mark.parametrize("more", [{"method": "local_only"}, {"schedule": {"kind": "balanced"}}], ids=str)
-def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_weights(
-    more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_weights(more: dict[str, Any]) -> None:
     lossy = {"participation": {"dropout": 0.7}, "replicates": 2, **more}
     with pytest.warns(FedrayWarning):
-        run = fedray.run(keys(4, 1, **lossy), out=tmp_path / "run", runtime="inline", report=False)
+        run = fedray.run(keys(4, 1, **lossy), runtime="inline", report=False)
     first = begin_progress(run.study, run.study.method.phase).state.models
-    last = load_study_checkpoint(tmp_path / "run", run.study)[0].state.models
+    last = load_study_checkpoint(run.path, run.study)[0].state.models
     untrained = (first == last).all(dim=-1).reshape(2, -1).sum(dim=1)
     assert run.summary["untrained_models"] == int(untrained.max()) > 0
 

@@ -20,7 +20,6 @@ from torchvision.transforms import v2
 
 import fedray
 from fedray.core import rng
-from fedray.core.errors import BadInput
 from fedray.data import Split, classification
 from fedray.data.shifts import AUGMENTATIONS, crop, flip
 from fedray.methods import Augmentation, Method, federated
@@ -299,21 +298,3 @@ def test_a_picture_may_become_dark_and_tokens_any_whole_numbers() -> None:
     words = torch.arange(48).view(2, 3, 4, 2)
     for kind in (torch.int16, torch.uint8):
         assert torch.equal(change(lambda x: x.long() + 1, x=words.to(kind))[0], (words + 1).to(kind))
-
-
-WORDS = torch.arange(24, dtype=torch.uint8).view(2, 3, 4, 1)
-WRONG: dict[str, tuple[Callable[..., Any], Any, str]] = {
-    "shape": (lambda x: x[0], PICTURES, r"returned shape \[16, 8\] for \[1, 16, 8\]"),
-    "infinite": (lambda x: x / 0 * 0, PICTURES, "returned numbers that are NaN or infinite: look for a division"),
-    "targets": (lambda x, y: (x, y[:1]), PICTURES, "returned other targets than one for each row"),
-    "mixed": (lambda x, y: (x, 0.5 * y), PICTURES, "returned other targets .*: for mixed labels write a loss"),
-    "class": (lambda x, y: (x, y + 1), PICTURES, "returned other targets than one for each row"),
-    "half a token": (lambda x: x + 0.5, WORDS, "returned torch.float32 that torch.uint8 cannot hold"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_no_row_of_the_same_form_is_one_line(name: str) -> None:
-    function, x, told = WRONG[name]
-    with pytest.raises(BadInput, match=f"^local.augment = mine {told}"):
-        change(function, "batch" if function.__code__.co_argcount == 2 else "row", x, classes=24)

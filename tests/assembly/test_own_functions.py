@@ -24,7 +24,7 @@ KEYS["participation"] = {"per_round": 2}
 
 
 OWN: dict[str, Callable[..., Any]] = {
-    "loss": lambda outputs, targets, context: context.objective(outputs, targets),
+    "loss": lambda outputs, targets, context: 0.5 * context.objective(outputs, targets),
     "partition": lambda labels, clients, _generator, _options: np.array_split(np.arange(len(labels)), clients),
     "metrics": lambda _scored: 1.0,
 }
@@ -51,7 +51,7 @@ def test_whatever_can_be_called_as_the_function_is_takes_its_place(kind: str) ->
     for thing in (OWN[kind], partial(anything, more=2), Wrapped(anything)):
         given: dict[str, Any] = {kind: {"own": thing} if kind == "metrics" else thing}
         hashes.add(fedray.run(KEYS, **given).summary["model_hash"])
-    assert len(hashes) == 1
+    assert len(hashes) == 1 and (fedray.run(KEYS).summary["model_hash"] in hashes) == (kind == "metrics")
 
 
 # -- Functions that a user registers: what is checked then, and the options that a scenario gives them
@@ -64,10 +64,9 @@ def test_an_option_without_a_value_is_there() -> None:
         seen.append(dict(setting.options))
         return Method("own", federated(setting))
 
-    with forgetting_names():
-        fedray.register("method", "open", method, options={"a": None, "b": 3})
-        for given in ({}, {"a": None}, {"a": 2}):
-            fedray.run({**KEYS, "method": {"name": "open", **given}})
+    fedray.register("method", "open", method, options={"a": None, "b": 3})
+    for given in ({}, {"a": None}, {"a": 2}):
+        fedray.run({**KEYS, "method": {"name": "open", **given}})
     assert [{one["a"] for one in seen if one["a"] == a} for a in (None, 2)] == [{None}, {2}]
     assert all(one["b"] == 3 for one in seen)
 
@@ -130,8 +129,8 @@ def test_a_scenario_names_a_users_functions_with_their_options(mine: Path, tmp_p
     again = fedray.run(named.path / "scenario.yaml", out=tmp_path / "again")
     assert torch.equal(models(named), models(again))
     assert "augmented by noisy and flip" in run_command("check", named.path / "scenario.yaml", "--import", mine).out
-    nadam = run_local({"optimizer": "nadam", "lr": 0.01})
-    assert nadam.summary["metrics"]["accuracy"]["mean"] > 0.2
+    nadam = run_local({"lr": 0.01}, optimizer=torch.optim.NAdam)
+    assert torch.equal(models(run_local({"optimizer": "nadam", "lr": 0.01})), models(nadam))
     clipped = {"optimizer": "clipped", "norm": "1e-1"}  # an option of the optimizer alone
     torch.testing.assert_close(models(run_local(clipped, loss=scaled)), models(run_local(clipped)))
 

@@ -151,9 +151,7 @@ def test_a_correction_pulls_to_a_point_of_the_clients_own() -> None:
     for mu in (0.0, 0.5):
         for rounds in (1, 2):
             models[mu, rounds] = fedray.run({**keys, "rounds": rounds}, method=pulled(mu)).progress.state.models
-    start = fedray.run(
-        {**keys, "rounds": 1, "local": {"epochs": 1, "lr": 1e-12}}, method="fedavg"
-    ).progress.state.models
+    start = fedray.run({**keys, "rounds": 0}, method="fedavg").progress.state.models
     h = (models[0.0, 1] - start) / 2  # the mean over two clients with equally many samples
     torch.testing.assert_close(models[0.5, 2] - models[0.0, 2], 0.1 * 0.5 * h, atol=1e-7, rtol=1e-3)
     assert float(h.abs().max()) > 1e-3

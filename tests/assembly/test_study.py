@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 from ray import cloudpickle
 from safetensors.torch import load_file, save_file
-from small import of_method, run_command, scenario
+from small import of_method, run_command, run_quietly, scenario
 
 import fedray
 from fedray.assembly.clients import expect_seconds, make_participation
@@ -57,17 +56,10 @@ def run(fold: Any, **keys: Any) -> fedray.Run:
     return fedray.run(scenario, data=make_folds())
 
 
-def test_the_worlds_are_the_folds_of_one_replicate_after_another() -> None:
-    study = build_study(
-        read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}}),
-        UserObjects(data=make_folds()),
-    )
-    assert [study.place(world) for world in range(study.worlds)] == [(r, f) for r in range(2) for f in range(FOLDS)]
-
-
 def test_folds_of_equal_rows_are_trained_from_different_first_models_and_batches() -> None:
     scenario = read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}})
     study = build_study(scenario, UserObjects(data=make_folds()))
+    assert [study.place(world) for world in range(study.worlds)] == [(r, f) for r in range(2) for f in range(FOLDS)]
     first = draw_first_state(study, study.method.phase).models
     assert len(torch.unique(first, dim=0)) == len(first) == 2 * FOLDS * 5
     assert len(set(study.seeds.tolist())) == 2 * FOLDS
@@ -274,9 +266,7 @@ NOTHING: dict[str, Any] = {"rounds": 0, "report": False}
 
 
 def run_from(method: str, *changes: dict[str, Any], **options: Any) -> fedray.Run:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fedray.run(of_method(method, {"rounds": 1, "report": False}, *changes), **options)
+    return run_quietly(of_method(method, {"rounds": 1, "report": False}, *changes), None, **options)
 
 
 @pytest.mark.parametrize("method", STARTED)

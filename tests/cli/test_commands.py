@@ -6,11 +6,10 @@ import io
 import json
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from small import copy_run, run_command, scenario
+from small import copy_run, run_command, scenario, write_keys
 
 import fedray
 from fedray.cli import commands
@@ -21,17 +20,11 @@ from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.shipped import find_scenario_file
 
 
-def file(folder: Path, *changes: dict[str, Any]) -> Path:
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(scenario(*changes)))
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A run made by the command line."""
     folder = tmp_path_factory.mktemp("cli")
-    result = run_command("run", file(folder, {"report": False}), "rounds=4", "--out", folder / "run")
+    result = run_command("run", write_keys(folder, scenario({"report": False})), "rounds=4", "--out", folder / "run")
     assert result.status == 0, result.err
     return fedray.load(folder / "run")
 
@@ -39,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
 @pytest.mark.short_report
 def test_run_shows_its_progress_and_its_result(tmp_path: Path) -> None:
     """Progress on stderr, the result on stdout; overrides win over the file."""
-    result = run_command("run", file(tmp_path), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
+    result = run_command("run", write_keys(tmp_path, scenario()), "rounds=2", "local.lr=0.1", "--out", tmp_path / "run")
     assert result.status == 0, result.err
     lines = result.err.splitlines()
     assert lines[0].startswith("round 0/2  accuracy 0.") and lines[-1].startswith("round 2/2  accuracy 0.")
@@ -62,7 +55,8 @@ def test_a_result_that_cannot_be_printed_failed_a_run(run: fedray.Run) -> None:
 
 def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) -> None:
     tiers = {"strong": {"number": 2, "models_per_round": "all", "uplink": 5e6}, "weak": {}}
-    given = file(tmp_path, {"clients": {"tiers": tiers}, "table": [{"name": "one", "overrides": {"rounds": 2}}]})
+    cells = [{"name": "one", "overrides": {"rounds": 2}}]
+    given = write_keys(tmp_path, scenario({"clients": {"tiers": tiers}, "table": cells}))
     result = run_command("check", given)
     assert result.status == 0, result.err
     d = 65 * 8 + 9 * 10
@@ -82,10 +76,11 @@ def test_check_says_what_a_scenario_comes_to_and_runs_nothing(tmp_path: Path) ->
 
 
 def test_two_pages_said_that_check_prints_every_key_and_it_printed_a_summary(tmp_path: Path, run: fedray.Run) -> None:
-    result = run_command("check", file(tmp_path, {"report": False}), "--all")
+    result = run_command("check", write_keys(tmp_path, scenario({"report": False})), "--all")
     assert result.status == 0 and result.out == (run.path / "scenario.yaml").read_text()
-    assert result.out == run_command("check", file(tmp_path, yaml.safe_load(result.out)), "--all").out
-    assert yaml.safe_load(run_command("check", file(tmp_path), "local.lr=0.5", "--all").out)["local"]["lr"] == 0.5
+    assert result.out == run_command("check", write_keys(tmp_path, yaml.safe_load(result.out)), "--all").out
+    changed = run_command("check", write_keys(tmp_path, scenario()), "local.lr=0.5", "--all")
+    assert yaml.safe_load(changed.out)["local"]["lr"] == 0.5
 
 
 def test_a_report_of_all_cells_of_a_table_was_refused(
@@ -94,7 +89,7 @@ def test_a_report_of_all_cells_of_a_table_was_refused(
     """`cells/*` has `NAME.yaml` beside `NAME`; a YAML file alone is still refused."""
     drawn: list[list[Path]] = []
     monkeypatch.setattr("fedray.report.page.write_report", lambda folders, _out: drawn.append(folders))
-    given = file(tmp_path)
+    given = write_keys(tmp_path, scenario())
     done = run_command("report", given, run.path, given, "--out", tmp_path / "page.html")
     assert done.status == 0 and drawn == [[run.path]], done.err
     for folder in (given, run.path.parent):
@@ -138,9 +133,9 @@ def test_data_get_asks_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("metric", "value"), [("accuracy", 0.3), ("nll", 2.0)])
 def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: float) -> None:
-    """The round that reaches it is the last one: evaluated, saved, and the one that answers; resuming adds nothing."""
+    """The round that reaches it is the last one: evaluated, saved, and the one that answers."""
     out, rule = tmp_path / "run", f"evaluate.stop_at={{metric: {metric}, value: {value}}}"
-    result = run_command("run", file(tmp_path, {"report": False}), "rounds=12", rule, "--out", out)
+    result = run_command("run", write_keys(tmp_path, scenario({"report": False})), "rounds=12", rule, "--out", out)
     assert result.status == 0, result.err
     run = fedray.load(out)
     scores = run.rounds[metric].to_pylist()
@@ -148,11 +143,6 @@ def test_a_run_stops_early_at_its_target(tmp_path: Path, metric: str, value: flo
     assert reached == [False] * (len(scores) - 1) + [True]
     assert run.summary["rounds"] == len(scores) - 1 == run.progress.round < 12
     assert run.summary["metrics"][metric]["mean"] == scores[-1]
-    plain = fedray.run(scenario({"rounds": run.summary["rounds"], "report": False}))
-    assert plain.summary["model_hash"] == run.summary["model_hash"]
-    assert run_command("resume", out).status == 0
-    again = fedray.load(out)
-    assert (again.summary["model_hash"], again.rounds.num_rows) == (plain.summary["model_hash"], len(scores))
 
 
 @pytest.mark.parametrize("name", ["quickstart", "papers/shefl_fig1_fmnist"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from small import run_command
 
@@ -14,22 +14,18 @@ from fedray.report.clients import read_class_names
 from fedray.report.read import read_run
 
 
-def write_passengers(path: Path, rows: int = 120) -> None:
+def write_passengers(path: Path) -> None:
     """Titanic's columns, made up: text, categories, gaps, and names that are all different."""
-    draw = np.random.default_rng(0)
-    header = "PassengerId,Survived,Pclass,Name,Sex,Age,SibSp,Parch,Ticket,Fare,Cabin,Embarked"
-    with path.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(header.split(","))
-        for i in range(rows):
-            sex = ("male", "female")[i % 2]
-            survived = int(draw.random() < (0.2, 0.8)[i % 2])
-            age = "" if i % 5 == 0 else round(float(draw.uniform(1, 80)), 1)
-            cabin = f"C{i}" if i % 4 == 0 else ""
-            port = "" if i == 7 else "SCQ"[int(draw.integers(3))]
-            name = f'Passenger, "{i}"'
-            fare = round(float(draw.exponential(30)), 4)
-            table.writerow([i + 1, survived, 1 + i % 3, name, sex, age, i % 2, 0, f"A/{i}", fare, cabin, port])
+    draw, i = np.random.default_rng(0), np.arange(120)
+    people = {
+        "PassengerId": i + 1, "Survived": (draw.random(120) < np.where(i % 2, 0.8, 0.2)).astype(int),
+        "Pclass": 1 + i % 3, "Name": [f'Passenger, "{k}"' for k in i], "Sex": np.where(i % 2, "female", "male"),
+        "Age": np.where(i % 5, draw.uniform(1, 80, 120).round(1), np.nan), "SibSp": i % 2, "Parch": 0 * i,
+        "Ticket": [f"A/{k}" for k in i], "Fare": draw.exponential(30, 120).round(4),
+        "Cabin": [f"C{k}" if k % 4 == 0 else None for k in i],
+        "Embarked": [None if k == 7 else "SCQ"[k // 2 % 3] for k in i],
+    }  # fmt: skip
+    pd.DataFrame(people).to_csv(path, index=False)
 
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"

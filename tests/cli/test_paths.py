@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
-from small import run_command, scenario
+from small import run_command, scenario, write_keys
 
 import fedray
 
@@ -24,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_tilde_is_the_home_directory_wherever_a_path_is_given(home: Path) -> None:
     """On the command line, also as `--out=~/x`, in Python and in a scenario; none makes a directory named `~`."""
-    (home / "small.yaml").write_text(yaml.safe_dump(scenario({"rounds": 1})))
+    write_keys(home, scenario({"rounds": 1}))
     done = run_command("run", "~/small.yaml", "--out=~/made/run")
     assert done.status == 0, done.err
     assert fedray.load("~/made/run").path == home / "made" / "run"

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from small import run_command, scenario
+from small import run_command, scenario, write_keys
 
 import fedray
 from fedray.core.errors import BadInput
@@ -21,9 +20,7 @@ HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A scenario in the working directory."""
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "small.yaml"
-    path.write_text(yaml.safe_dump(scenario({"rounds": 1, "report": False})))
-    return path
+    return write_keys(tmp_path, scenario({"rounds": 1, "report": False}))
 
 
 @pytest.mark.usefixtures("small")

@@ -302,6 +302,11 @@ def test_a_client_has_rows_of_one_domain_and_every_domain_its_share() -> None:
     assert set(place) == set(data.columns["place"])
 
 
+def test_a_limit_draws_rows_with_their_columns() -> None:
+    few = limit_rows(make_data(np.arange(100) % 8), 30)
+    assert len(few.train.y) == 30 and (few.columns["when"] == -few.train.x[:, 0]).all()
+
+
 def test_earlier_rows_belong_to_earlier_clients_and_hour_10_is_not_before_hour_9() -> None:
     cut = deal("time", np.zeros(100, np.int64))
     assert cut.rows.tolist() == list(range(99, -1, -1)) and np.ptp(sizes_of(cut)) <= 1

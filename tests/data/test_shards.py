@@ -51,13 +51,6 @@ def test_the_rows_of_a_job_do_not_depend_on_other_jobs(digits: Dataset) -> None:
         assert torch.equal(alone.rows[0], both.rows[j, : both.size[j]])
 
 
-def test_a_replicate_does_not_change_when_others_are_added(digits: Dataset) -> None:
-    one = build_shards(digits, PartitionSettings("iid", clients=10), [7])
-    two = build_shards(digits, PartitionSettings("iid", clients=10), [6, 7])
-    client = np.arange(10)
-    assert torch.equal(one.fetch(np.zeros(10, int), client).rows, two.fetch(np.ones(10, int), client).rows)
-
-
 def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None:
     shards = build_shards(digits, PartitionSettings("iid", clients=10), [0])
     x = shards.normalize(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
@@ -167,7 +160,11 @@ def test_a_generated_population_is_the_mixture_it_says() -> None:
     assert np.array_equal(counts.sum(0), torch.bincount(got.y).numpy())
     held, own = shards.holdout(0)[0], [shards.client_holdout(0, i) for i in range(500)]
     assert np.array_equal(np.concatenate(own), np.arange(len(held)))
-    assert not np.isin(held[:, 0].numpy(), got.x[:, 0].numpy()).all()
+    whole = build_shards(data, PartitionSettings("iid", clients=500), [0]).fetch(0 * client, client).x.view(500, 20, -1)
+    assert torch.equal(got.x, whole[:, :16].flatten(0, 1)) and torch.equal(held, whole[:, 16:].flatten(0, 1))
+    more = build_shards(data, PartitionSettings("iid", clients=33), [0]).fetch(np.zeros(3, int), np.arange(30, 33))
+    x, y = build_shards(data, PartitionSettings("iid", clients=30), [0], server=0.1).server(0)
+    assert torch.equal(x, more.x) and torch.equal(y, more.y), "the server has the rows of further clients"
 
 
 def test_a_million_generated_clients_cost_what_ten_do() -> None:

@@ -14,6 +14,7 @@ import fedray
 from fedray.core.method import Combine
 from fedray.core.types import FloatArray, State
 from fedray.methods import Answer, Method, Scored, Setting, federated
+from fedray.metrics.classification import calibration, confusion
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "runtime": "inline", "report": False, "local": {"lr": 0.1}}
 SMALL |= {"method": {"models": 3}, "model": {"name": "mlp", "hidden": [4]}}
@@ -90,6 +91,24 @@ def test_predictions_for_a_client_are_those_that_it_is_scored_by() -> None:
         assert np.allclose(pictures["client_accuracy"], newest(run))
     sets = [run.predict(x, client=client).sets for client in (None, 4)]
     assert sets[0] is not None and sets[1] is not None and not np.array_equal(sets[0], sets[1])
+
+
+def test_the_arrays_that_a_report_draws_are_those_of_predictions() -> None:
+    run, line = (fedray.run({**SMALL, "data": name, "predict": {"gamma": 0.1}}) for name in ("digits", "cubic"))
+    x, y = (part.numpy() for part in run.study.split("test", 0))
+    told, chosen = run.predict(x), run.predict(x).members.argmax(-1)
+    bins = calibration(told.mean, y)
+    table = np.stack([bins.confidence, bins.accuracy, bins.samples], axis=1)
+    with np.load(run.path / "pictures.npz") as drawn:
+        assert np.array_equal(drawn["confusion"], confusion(told.mean, y))
+        assert np.allclose(drawn["calibration"], table, atol=1e-6, equal_nan=True)
+        assert np.allclose(drawn["disagreement"], [[(a != b).mean() for b in chosen] for a in chosen])
+    x, y = (part.numpy() for part in line.study.split("test", 0))
+    mean = line.predict(x).mean
+    with np.load(line.path / "pictures.npz") as drawn:
+        assert np.allclose(drawn["predictive"].T[:3], [x[:, 0], y[:, 0], mean[:, 0]], atol=1e-4)
+        assert np.allclose(drawn["errors"][:, 1], np.abs(mean - y)[:, 0], atol=1e-4)
+        assert np.allclose(drawn["client_rmse_equal"], np.full(4, line.metrics["rmse"]), rtol=1e-5)
 
 
 def test_a_finite_gamma_chooses_among_the_models_of_the_tier() -> None:

@@ -81,7 +81,8 @@ def test_every_score_of_clients_is_the_mean_over_what_each_is_answered(method: s
         mean = np.mean([score(*each) for each in told])
         assert run.metrics[f"hold_out_personal_{name}"] == pytest.approx(mean, rel=1e-6)
         assert f"personal_{name}" in run.metrics
-    assert 0 <= run.metrics["hold_out_personal_ece"] <= 1
+    mean = np.mean([classification.row_scores(*each).mean(axis=1) for each in told], axis=0)
+    assert run.metrics["hold_out_personal_ece"] == pytest.approx(classification.scores_of_means(mean)["ece"], rel=1e-6)
 
 
 @pytest.mark.parametrize("method", ["local_only", "ditto", "ifca"])
@@ -100,6 +101,13 @@ def test_a_client_that_one_model_answers_has_the_residuals_of_this_model_as_its_
     ]
     for name, value in zip(("nll", "coverage_95", "width_95"), np.mean(each, axis=0)[1:], strict=True):
         assert run.metrics[f"personal_{name}"] == pytest.approx(value, rel=1e-5)
+
+
+def test_clients_who_weigh_models_by_their_distance_without_end_are_given_the_scores_of_the_run() -> None:
+    predict = {"gamma": float("inf"), "noise": "residual"}
+    found = train({"name": "fed_ensemble", "models": 3}, evaluate={"personal": True}, predict=predict).metrics
+    for name in ("rmse", "nll", "coverage_95", "width_95"):
+        assert found[f"personal_{name}"] == pytest.approx(found[name], rel=1e-6), name
 
 
 def test_where_nobody_has_weights_of_his_own_everybody_is_given_the_answer_of_the_ensemble() -> None:

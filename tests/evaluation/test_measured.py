@@ -88,6 +88,14 @@ def test_the_residuals_of_fedags_mean_are_its_own_at_every_client_and_change_not
     assert all(mean[name] == uploads[name] for name in ("rmse", "nll_none"))
 
 
+def test_fixed_noise_is_the_variance_of_one_standardized_unit() -> None:
+    own = {"mine": lambda scored: float(scored.variance.mean())}
+    keys = {**QUIET, **CUBIC, "method": {"models": 2}}
+    none, fixed = (fedray.run(keys, metrics=own, predict__noise=kind) for kind in ("none", "fixed"))
+    added = fixed.metrics["mine"] - none.metrics["mine"]
+    assert added == pytest.approx(none.study.target_scale(0) ** 2, rel=1e-4)
+
+
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("method", ["fed_ensemble", "stacking"])
 def test_where_the_test_rows_are_the_training_rows_both_have_the_same_scores(method: str, real: bool) -> None:

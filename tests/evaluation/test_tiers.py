@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.metrics.classification import auroc, entropies
+from fedray.metrics.classification import auroc, entropies, row_scores, scores_of_means
 from fedray.metrics.scores import lower_is_better
 
 TIERS = {"strong": {"number": 3, "models_per_round": 3, "width": 1.0}, "weak": {"number": 5, "width": 0.5}}
@@ -67,7 +67,11 @@ def test_tiers_add_up_to_all_clients_whatever_answers_them(method: str, more: di
                 found[f"{prefix}{group}_{name}"] for group in ("tier_strong", "tier_weak", "personal")
             )
             assert (3 * strong + 5 * weak) / 8 == pytest.approx(all_, rel=1e-9), name
-        assert 0 <= found[f"{prefix}personal_ece"] <= 1
+    x, y = run.study.split("hold_out", 0)
+    mine = [(i, run.study.shards.client_holdout(0, i)) for i in range(3, 8)]
+    each = [row_scores(run.predict(x[own], client=i).mean, y[own].numpy()).mean(axis=1) for i, own in mine]
+    ece = scores_of_means(np.mean(each, axis=0))["ece"]
+    assert found["hold_out_tier_weak_ece"] == pytest.approx(ece, rel=1e-6)
     rows = run.client_scores.to_pandas().query("round == 2")
     for tier in ("strong", "weak"):  # the same accuracies that each client has by itself
         assert rows[rows["tier"] == tier]["accuracy"].mean() == pytest.approx(found[f"tier_{tier}_accuracy"], rel=1e-9)
@@ -84,4 +88,5 @@ def test_sets_and_intervals_have_tiers() -> None:
     )
     rows = line.client_scores.to_pandas().query("round == 2 and tier == 'weak'")
     assert line.metrics["tier_weak_rmse"] == pytest.approx(rows["rmse"].mean(), rel=1e-9)
-    assert 0 <= line.metrics["tier_weak_coverage_95"] <= 1 and line.metrics["tier_weak_width_95"] > 0
+    for name in ("coverage_95", "width_95"):  # every client is answered alike, and tested on all rows
+        assert line.metrics[f"tier_weak_{name}"] == pytest.approx(line.metrics[name], rel=1e-6)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rich.console import Console
-from small import run_command, scenario
+from small import run_command, scenario, write_keys
 
 from fedray.experiments import live
 
@@ -67,12 +66,6 @@ def test_on_a_terminal_there_is_a_table_with_the_newest_rounds(monkeypatch: pyte
     assert last.count("12/40") == 1 and "accuracy" in last and "30 %, 56 s left" in last
 
 
-def file(folder: Path) -> Path:
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(scenario({"rounds": 2})))
-    return path
-
-
 def test_a_phase_is_said_when_it_lasts_and_again_after_25_s_at_most() -> None:
     progress = live.ProgressPhase()
     progress.begin("reading the data")
@@ -99,13 +92,13 @@ def test_without_a_terminal_every_phase_of_a_run_was_silent(tmp_path: Path, monk
 
     monkeypatch.setattr(live, "SOON", 0.0)
     monkeypatch.setattr("fedray.report.page.write_report", draw)
-    done = run_command("run", file(tmp_path), "--out", tmp_path / "run")
+    done = run_command("run", write_keys(tmp_path, scenario({"rounds": 2})), "--out", tmp_path / "run")
     assert done.status == 0 and "drawing the report" in done.err.splitlines()
     assert "\x1b" not in done.err + done.out
 
 
 def test_quiet_says_the_result_alone_and_verbose_shows_tracebacks(tmp_path: Path) -> None:
-    given = file(tmp_path)
+    given = write_keys(tmp_path, scenario({"rounds": 2}))
     quiet = run_command("run", given, "-q", "--no-report", "--out", tmp_path / "run")
     assert (quiet.status, quiet.err) == (0, "")
     assert quiet.out.splitlines()[-1] == str(tmp_path / "run")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from small import run_command, scenario
+from small import run_command, scenario, write_keys
 from small_data import write_table
 
 import fedray
@@ -24,18 +23,14 @@ from fedray.files.plain import hold_lock
 from fedray.scenario.loader import read_cells, read_scenario, to_plain
 from fedray.scenario.schema import Scenario
 
-
-def write(folder: Path, cells: list[dict[str, Any]], **changes: Any) -> Path:
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(scenario({"report": False, "table": cells, **changes})))
-    return path
+FEW = {"report": False, "rounds": 1}
 
 
 def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     """It goes on, marks the cell with its reason in what it prints and writes, and ends with status 1."""
     bad = {"local.lr": 1e30, "local.epochs": 3}
     cells: list[dict[str, Any]] = [{"name": "bad", "overrides": bad}, {"name": "good"}, {"name": "damaged"}]
-    given, out = write(tmp_path, cells, rounds=1), tmp_path / "table"
+    given, out = write_keys(tmp_path, scenario({"table": cells, **FEW})), tmp_path / "table"
     fedray.run(to_plain(read_cells(read_scenario(given))[2].scenario), out=out / "cells" / "damaged")
     summary = out / "cells" / "damaged" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "metrics": [1]}))
@@ -59,7 +54,8 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
 def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, told = write(tmp_path, [{"name": name} for name in "abc"], rounds=1), list[dict[str, str]]()
+    given = write_keys(tmp_path, scenario({"table": [{"name": name} for name in "abc"], **FEW}))
+    told = list[dict[str, str]]()
 
     def start(_arguments: list[str], **options: Any) -> subprocess.Popen[str]:
         told.append(options["variables"])
@@ -78,7 +74,7 @@ def test_cells_that_train_at_once_take_a_part_of_the_cluster_each(
 
 def test_two_tables_do_not_train_one_cell_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedray.files.plain.LOCK_SECONDS", 0.2)
-    given, out = write(tmp_path, [{"name": "a"}], rounds=1), tmp_path / "table"
+    given, out = write_keys(tmp_path, scenario({"table": [{"name": "a"}], **FEW})), tmp_path / "table"
     (out / "cells").mkdir(parents=True)
     with hold_lock(out / "cells" / ".a.lock", FedrayError("it is held")):
         result = run_command("table", given, "--out", out, "-q")

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from method_cases import SCENARIO
 from torch import Tensor
 
@@ -58,6 +59,12 @@ def scenario(*changes: Mapping[str, Any]) -> dict[str, Any]:
 def of_method(method: str, *changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the resolved small scenario of a method, with the keys that the method needs."""
     return spell_out(scenario({"method": {"name": method}}, NEEDS.get(method, {}), *changes))
+
+
+def write_keys(folder: Path, keys: Mapping[str, Any]) -> Path:
+    """Writes a scenario file into a folder, and returns its path."""
+    (path := folder / "small.yaml").write_text(yaml.safe_dump(dict(keys)))
+    return path
 
 
 def spell_out(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -177,13 +177,11 @@ def test_clients_whose_drift_is_beyond_the_threshold_are_named(
 
 
 @pytest.mark.drawn
-def test_the_page_of_a_run_with_sets_shows_what_its_clients_got(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_of_a_run_with_sets_shows_what_its_clients_got(monkeypatch: pytest.MonkeyPatch) -> None:
     sections = [("The clients", ((clients.figure_conformal, "a note"),))]
     monkeypatch.setattr("fedray.report.page.SECTIONS", sections)  # the others take their time
     keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"clients": "all"}}
-    run = fedray.run(scenario(keys, {"rounds": 1}), out=tmp_path / "run")
+    run = fedray.run(scenario(keys, {"rounds": 1}))
     table = read_run(run.path).pictures["conformal_clients"]
     frame = run.client_scores.to_pandas().query("round == 1")
     assert np.array_equal(table, frame[["conformal_coverage", "conformal_size"]].to_numpy())

@@ -64,11 +64,9 @@ def test_a_process_keeps_to_its_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) 
     assert limits == [0.25]
 
 
-def test_a_gpu_that_is_not_there_is_refused_and_may_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_not_there_may_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert device_of(0.25, "cpu") == "cpu"
-    with pytest.raises(BadInput, match="num_gpus = 1"):
-        device_of(1)
 
 
 # -- Which cluster is meant: what was typed, then RAY_ADDRESS, then one that is started here

@@ -137,10 +137,8 @@ def test_best_yaml_of_every_scenario_is_the_trial() -> None:
             assert given is not keys or len(flatten(found)) < 8
 
 
-def test_a_resolved_scenario_says_what_another_method_keeps_of_it(tmp_path: Path) -> None:
-    done = fedray.run(
-        {"rounds": 1, "clients": {"number": 6}, **SHEFL}, runtime="inline", report=False, out=tmp_path / "a"
-    )
+def test_a_resolved_scenario_says_what_another_method_keeps_of_it() -> None:
+    done = fedray.run({"rounds": 1, "clients": {"number": 6}, **SHEFL}, runtime="inline", report=False)
     for source in (done.path / "scenario.yaml", load_yaml(done.path / "scenario.yaml")):
         now, (line,) = read_kept(source, "method=fedavg")
         assert now.compress.kind == "topk"

@@ -51,7 +51,7 @@ def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Checkpoints in other rounds (2, 4, ...) show nothing: their newest metrics are those of an earlier round."""
     logged, seen, asked = list[Any](), list[Any](), list[str]()
@@ -62,11 +62,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
 
     monkeypatch.setattr("fedray.storage.summary.tensorboard", fake)
     keys = {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
-    run = fedray.run(
-        scenario(keys),
-        out=tmp_path / "run",
-        watch=lambda shown: seen.append((shown["round"], shown["metrics"]["accuracy"])),
-    )
+    run = fedray.run(scenario(keys), watch=lambda now: seen.append((now["round"], now["metrics"]["accuracy"])))
     assert asked == ["here"]
     assert logged == seen == [(row["round"], row["accuracy"]) for row in run.rounds.to_pylist()]
     assert [round for round, _ in seen] == [0, 5, 10, 12]

@@ -87,6 +87,7 @@ def test_a_grid_holds_every_combination_once_and_conditions_cut_it() -> None:
     points = enumerate_grid(read_space(space))
     assert len(points) == 3 * 3 + 3 and {p["method.models"] for p in points} == {1, 3, 5}
     assert all(("local.momentum" in p) == (p["local.optimizer"] == "sgd") for p in points)
+    assert read_space({"local.lr": LR | {"points": 3}})[0].grid() == pytest.approx([0.01, 0.1, 1.0])
 
 
 def test_a_range_for_each_value_of_another_key_could_not_be_said() -> None:

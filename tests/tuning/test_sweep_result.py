@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from own_names import forgetting_names
 from sweeps import BASE, rows, sweep
 
 import fedray
@@ -96,23 +95,22 @@ def test_each_keyword_of_tune_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine_of_tune.py").write_text(MINE)
-    with forgetting_names("mine_of_tune"):
-        keys = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", overrides={"rounds": 1, "method": "mine_of_tune"})
-        more: dict[str, Any] = {"out": "s", "modules": ("mine_of_tune.py",)}
-        more["storage"] = f"sqlite:///{tmp_path}/trials.db"
-        for wrong, line in (({"address": "127.0.0.1:1"}, "--address"), ({"wait_for": {"hpc": 1}}, "--wait-for")):
-            with pytest.raises(BadInput, match=line):
-                fedray.tune(keys, **more, **wrong)
-        assert not Path("s").exists()
-        one = fedray.tune(keys, **more, trials=1, report=False, progress=True)
-        assert (one.path, len(one), Path("trials.db").is_file()) == (Path("s"), 1, True)
-        assert not list(one.path.glob("study.*")) and not (one.path / "report.html").exists()
-        assert capsys.readouterr().err.startswith("trial 0 ")
-        with pytest.raises(BadInput, match="resume the sweep"):
-            fedray.tune(keys, **more)
-        two = fedray.tune(keys, **more, resume=True, progress=False)
-        assert (len(two), two[0] == one[0], (two.path / "report.html").is_file()) == (2, True, True)
-        assert "trial" not in capsys.readouterr().err
+    keys = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", overrides={"rounds": 1, "method": "mine_of_tune"})
+    more: dict[str, Any] = {"out": "s", "modules": ("mine_of_tune.py",)}
+    more["storage"] = f"sqlite:///{tmp_path}/trials.db"
+    for wrong, line in (({"address": "127.0.0.1:1"}, "--address"), ({"wait_for": {"hpc": 1}}, "--wait-for")):
+        with pytest.raises(BadInput, match=line):
+            fedray.tune(keys, **more, **wrong)
+    assert not Path("s").exists()
+    one = fedray.tune(keys, **more, trials=1, report=False, progress=True)
+    assert (one.path, len(one), Path("trials.db").is_file()) == (Path("s"), 1, True)
+    assert not list(one.path.glob("study.*")) and not (one.path / "report.html").exists()
+    assert capsys.readouterr().err.startswith("trial 0 ")
+    with pytest.raises(BadInput, match="resume the sweep"):
+        fedray.tune(keys, **more)
+    two = fedray.tune(keys, **more, resume=True, progress=False)
+    assert (len(two), two[0] == one[0], (two.path / "report.html").is_file()) == (2, True, True)
+    assert "trial" not in capsys.readouterr().err
 
 
 def test_choices_came_back_as_text_that_run_refused(tmp_path: Path) -> None:
