@@ -13,7 +13,17 @@ from torch.distributions import MultivariateNormal
 from uploads import send, step, take
 
 from fedray.components import one_shot
-from fedray.components.distillation import Fusion, ServerRows, Student, ask_model, combine_teachers, fuse_models
+from fedray.components.distillation import (
+    Distil,
+    Fusion,
+    ServerRows,
+    Student,
+    ask_model,
+    average_teachers,
+    combine_teachers,
+    fuse_models,
+    score_model,
+)
 from fedray.components.servers import Rows, mean
 from fedray.core import rng
 from fedray.core.method import Server, StudentEngine, Teaching, Train
@@ -300,3 +310,19 @@ def test_the_descent_comes_to_the_mode_and_its_score_reads_whole_models() -> Non
     mode = mixture_step(one_shot.mixture_server(Rows(1, 1), "examples", laplace), mixture_send(1), 1)
     torch.testing.assert_close(found, mode, rtol=0, atol=1e-3)
     assert seen == [(0, P + 1)] * 4
+
+
+def test_the_optimizer_of_fedfishers_code_sums() -> None:
+    step, g = one_shot.summing_adam(0.1)(), torch.tensor([[1.0, -2.0], [0.5, 0.0], [3.0, 1.0]], dtype=torch.float64)
+    found, t = [step(one) for one in g], 2
+    m, v = (torch.stack([b ** (t - s) * g[s] ** k for s in range(3)]).sum(0) for b, k in ((0.9, 1), (0.99, 2)))
+    torch.testing.assert_close(found[-1], 0.1 * m / (v.sqrt() + 0.01))
+
+
+def test_of_a_regression_teachers_say_the_mean_of_their_outputs() -> None:
+    net, x = build_net("mlp", (3,), 2, "half_mse", hidden=[8]), inputs(9)
+    teachers = torch.stack([net.init(k) for k in range(3)])
+    said = torch.stack([ask_model(net, row, x) for row in teachers])
+    for found in (combine(net, "mean_logits", x, teachers), average_teachers(net, Distil(), x, teachers)):
+        torch.testing.assert_close(found, said.mean(0).float())
+    assert score_model(net, teachers[0], x, said[0]) == 0 > score_model(net, teachers[1], x, said[0])

@@ -25,11 +25,11 @@ def perceptron(activation: type[nn.Module] = nn.ReLU, objective: Objective = "cr
     )  # fmt: skip
 
 
-def convolution(*parts: nn.Module, outputs: int = 3) -> Net:
+def convolution(*parts: nn.Module, outputs: int = 4) -> Net:
     """Returns a convolutional network of these parts. Without parts it is a small one on `[2, 6, 6]`."""
     made = parts or (
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Tanh(),
-        nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3),
+        nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4),
     )  # fmt: skip
 
     def draw() -> nn.Module:

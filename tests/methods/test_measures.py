@@ -122,6 +122,15 @@ def test_clients_measure_curvature_at_the_models_that_they_have_trained_by_all_o
         assert (other - wanted).abs().max() > 1e-3
 
 
+def test_curvature_of_some_rows_is_their_mean() -> None:
+    study, sent = measured(Curvature(rows=1))
+    for client, (start, delta, found) in sent.items():
+        x, y = rows_of(study, 0, client)
+        rows = [(x[i : i + 1].float(), y[i : i + 1]) for i in range(len(y))]
+        each = [sum_curvature(study.net, start + delta, *row, "model") for row in rows]
+        assert min((one - found.double()).abs().max() for one in each) < 1e-6
+
+
 @pytest.mark.parametrize("piece", [OUTPUTS, Curvature("empirical", 3)], ids=["sums", "curvature"])
 def test_what_is_measured_changes_nothing_but_the_bytes(piece: Any) -> None:
     (study, found, _), (_, plain, _) = (train(scenario(SMALL), method=measuring(one)) for one in (piece, None))

@@ -12,7 +12,7 @@ from small import scenario, spell_out
 from uploads import begin, send
 
 import fedray
-from fedray.components.distillation import TORCH, Distil, average_teachers, train_student
+from fedray.components.distillation import TORCH, Distil, ask_model, average_teachers, train_student
 from fedray.components.gaussians import ModelSampler, TeacherSampler, gaussian_server
 from fedray.components.servers import Rows
 from fedray.core import rng
@@ -196,8 +196,7 @@ def test_distillation_moves_the_student_to_the_sharpened_average() -> None:
     assert target.sum(-1).numpy() == pytest.approx(np.ones(60), abs=1e-6)
 
     def distance(row: torch.Tensor) -> float:
-        views = net.layout.views(row)
-        said = torch.func.functional_call(net.module, views, (x,)).double().log_softmax(-1)
+        said = ask_model(net, row, x).log_softmax(-1)
         return float((target * (target.clamp(min=1e-12).log() - said)).sum(-1).mean())
 
     assert distance(train_student(net, how, x, teachers, rng.keys(0, "test"))) < 0.3 * distance(teachers[0])

@@ -99,4 +99,3 @@ def test_answers_that_are_nan_are_not_calibrated_and_do_not_agree() -> None:
     for probs in (np.full_like(PROBS, np.nan), some):
         assert np.isnan(classification.ece(probs, Y)) and np.isnan(classification.disagreement([probs, probs]))
         assert np.isnan(classification.disagreement([probs]))
-    assert classification.disagreement(MEMBERS[:1]) == 0.0
