@@ -176,8 +176,10 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
             "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
     own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
-    known = [np.arange(answers.count_known(study))] * study.worlds
-    weights = find_client_weights(study, runtime, answer, known) if has_client_weights(study, answer) else {}
+    weights: dict[int, FloatArray] = {}
+    if has_client_weights(study, answer):
+        known = [np.arange(answers.count_known(study))] * study.worlds
+        weights = find_client_weights(study, runtime, answer, known)
     return answers.Measured(
         answer,
         test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},

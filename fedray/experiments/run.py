@@ -354,7 +354,7 @@ def run_scenario(
                 own, study = choose_learning_rates(scenario, out, own, lambda _: forget()), None
             with explain_run(scenario, out, own) as shield:
                 watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-                watch = session.log_snapshots(watch, [lambda _round, _metrics: forget()])
+                watch = session.log_snapshots(watch, [lambda _round, _metrics: forget()] if replaces else [])
                 if chosen.name == "inline":
                     summary = run_inline(scenario, out, own, watch, study=study)
                 else:
