@@ -16,6 +16,7 @@ from disturb import run_disturbed, shuffle_faults
 import fedray
 
 LEAST_SECONDS = 120.0  # of an undisturbed run inline: 14 faults take some two minutes
+LEAST_FAULTS, MOST_RUNS = 10, 3
 MOST_EPOCHS = 12_000  # with more, the drawn batches of a job would fill the memory
 BASE: dict[str, Any] = {
     "rounds": 20,
@@ -85,7 +86,13 @@ def lengthen(scenario: dict[str, Any]) -> dict[str, Any]:
 def test_kills_at_random_moments_change_no_bit(name: str, tmp_path: Path) -> None:
     seed = sorted(METHODS).index(name)
     scenario = lengthen({**BASE, **METHODS[name]})
-    outcome = run_disturbed(scenario, shuffle_faults(14, seed), tmp_path, seed)
-    print(outcome.row(name), outcome.rounds)
-    assert outcome.same
-    assert sum(outcome.kills.values()) >= 10, "the run ended before its faults"
+    fell = 0
+    for attempt in range(MOST_RUNS):  # a slow fault may leave no time for the faults after it
+        (folder := tmp_path / str(attempt)).mkdir()
+        outcome = run_disturbed(scenario, shuffle_faults(14, seed + 100 * attempt), folder, seed + 100 * attempt)
+        print(outcome.row(name), outcome.rounds)
+        assert outcome.same
+        fell += sum(outcome.kills.values())
+        if fell >= LEAST_FAULTS:
+            return
+    raise AssertionError(f"only {fell} faults fell, because the runs ended before them")
