@@ -58,6 +58,24 @@ class Ending:
         """
         self._advice, self._needs = advice, needs
 
+    @contextmanager
+    def call(self, hook: Callable[[], object]) -> Iterator[None]:
+        """Calls a function at the end of the `with` block, or when a signal ends this process in the block."""
+        self.hooks.append(hook)
+        try:
+            yield
+        finally:
+            hook()
+            self.hooks.remove(hook)
+
+    def wait_if_over(self, seconds: float = 0.0) -> None:
+        """Never returns if a signal is ending this process. Waits at most `seconds` for the thread that ends it."""
+        deadline = time.monotonic() + seconds
+        while not self.is_over and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if self.is_over:
+            threading.Event().wait()
+
     def read_advice(self) -> str:
         """Returns the advice that tells the user how to continue."""
         return self._advice if self._needs.exists() else AGAIN

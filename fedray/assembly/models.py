@@ -302,9 +302,10 @@ def estimate_study(scenario: Scenario, study: Study) -> list[Need]:
     """Estimates all memory that a process of a run needs at the same time."""
     phase, number, worlds, d = study.method.phase, study.clients.number, study.worlds, study.net.layout.d
     trained = [part.study for part in study.parts if part.voter is None and part.last_round is None] or [study]
-    work = [_estimate_work(one) for one in trained]  # these are trained one after another
-    extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     jobs, _ = count_jobs(scenario, number, worlds)
+    together = None if study.parts or study.asynchronous is not None else jobs  # without rounds, jobs of many steps
+    work = [_estimate_work(one, together) for one in trained]  # these are trained one after another
+    extra = sum(value.numel() * value.element_size() for value in _extra_tensors(study).values())
     stay = min(number * phase.models * worlds, study.rounds * jobs)
     stay *= len(phase.compress.own) + sum(len(one.keeps) for one in phase.chain if one.kept_numbers is None)
     sized = max((part.study.net.layout.d for part in study.parts), default=d)  # numbers of an upload, at most
@@ -334,14 +335,16 @@ def _extra_tensors(study: Study) -> dict[str, Tensor]:
         return {}
 
 
-def _estimate_work(study: Study) -> list[Need]:
+def _estimate_work(study: Study, jobs: int | None) -> list[Need]:
     """Estimates the memory for training, and for predictions on test samples.
 
-    Training needs memory for weights, batches and layer outputs of the clients that are trained together.
+    Training needs memory for weights, batches and layer outputs of the clients that are trained together. `jobs` is the
+    largest number of jobs of a round. None means that it is not known.
     """
     (all_layers, widest), engine = measure_layers(study.net.module, study.example), choose_study_engine(study)
     phase = study.method.phase
-    d, width, sample = study.net.layout.d, engine.width, math.prod(study.input_shape)
+    d, sample = study.net.layout.d, math.prod(study.input_shape)
+    width = engine.width if jobs is None else min(engine.width, max(jobs, engine.min_lanes))
     number = study.clients.number
     client = np.unique(np.linspace(0, number - 1, min(number, SIZED_CLIENTS)).astype(np.int64))
     size = int(study.shards.sizes(np.zeros_like(client), client).max(initial=1))  # samples of the largest client

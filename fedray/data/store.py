@@ -692,7 +692,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     except (OSError, ValueError, KeyError, TypeError):  # the file is missing or damaged
         data = load()
     oldest = time.time() - UNUSED_DAYS * 24 * 3600  # a process that has mapped an older file keeps its arrays
-    for old in file.parent.glob("*.store"):
+    for old in (*file.parent.glob("*.store"), *file.parent.glob(".*.part")):  # parts of processes that were killed
         with suppress(OSError):  # a different process has removed the file
             if max(old.stat().st_mtime, old.stat().st_atime) < oldest:
                 old.unlink()

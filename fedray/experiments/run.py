@@ -345,7 +345,6 @@ def run_scenario(
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
     replaces = force and (out / "scenario.yaml").is_file()
     with directory.set_run_aside(out) if replaces else nullcontext(lambda: None) as forget:
-        current_ending().hooks.append(forget)
         if not resume:
             directory.make_run_directory(out, dump_scenario(scenario))
         try:

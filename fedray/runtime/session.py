@@ -41,6 +41,7 @@ from fedray.training.update import keep_vectors
 # or the order of workers. The name of a piece is (world, index of its first sample or client).
 
 CLIENTS_A_PIECE = 32
+MOST_LOSSES = 20  # losses of private vectors without a further round; then a job itself makes its actor die
 
 
 def list_clients(study: Study, question: Question) -> Sequence[IntArray]:
@@ -210,6 +211,7 @@ def run_session(
         directory.forget_failure(out)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})
+        losses, reached = 0, -1
         while True:
             recorder = checkpoint.RunRecorder(
                 out, study, runtime.private, show, confirm_directory=confirm_directory, saved=saved
@@ -230,6 +232,12 @@ def run_session(
                 raise
             except errors.Lost:  # a worker is gone, and so are the private vectors of its clients
                 confirm_directory()
+                losses, reached = 1 if progress.round > reached else losses + 1, max(reached, progress.round)
+                if losses >= MOST_LOSSES:
+                    raise errors.FedrayError(
+                        f"client actors died {losses} times over round {reached + 1}: have they enough memory? "
+                        f"`fedray resume {out}` goes on"
+                    ) from None
                 progress = _begin(study, runtime, out)
         confirm_directory()
         timings = {"process": (whole := time.perf_counter() - began), "training": whole - scores, "evaluation": scores}

@@ -6,12 +6,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
 from fedray.core.errors import BadInput, FedrayError, Unwritable, show_line
 from fedray.files import plain, run_files
+from fedray.process import current_ending
 from fedray.scenario.identity import IDENTITY_FILE
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -79,10 +79,11 @@ def has_begun(out: Path) -> bool:
 def discard_run_directory(out: Path, fresh: bool) -> None:
     """Removes a directory that `make_run_directory` has made, so that bad input leaves nothing on the disk.
 
-    A directory stays if its run has recorded rounds, or if another process writes to the directory. `fresh` says
-    whether the command made the directory. If the directory existed before, only its content is removed.
+    A directory stays if its run has recorded rounds or chosen learning rates, or if another process writes to the
+    directory. `fresh` says whether the command made the directory. If the directory existed before, only its content is
+    removed.
     """
-    if (out / "rounds.parquet").exists() or plain.is_locked(out / LOCK):
+    if any((out / name).exists() for name in ("rounds.parquet", "learning_rates.json")) or plain.is_locked(out / LOCK):
         return
     for path in [out] if fresh else out.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -220,43 +221,47 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
                 raise BadInput(f"{wanted.parent} is a file, but runs are written below it: give another out") from None
         except OSError as error:
             raise BadInput(f"{out} cannot be made ({error.strerror}): give another out") from None
-    try:
-        yield out
-    finally:
+
+    def release() -> None:
         with suppress(OSError):  # the directory stays if it holds a run
             out.rmdir()
             if made_parent:
                 wanted.parent.rmdir()
+
+    with current_ending().call(release):
+        yield out
 
 
 @contextmanager
 def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
     """Gives a run a hidden name beside its directory, while a new run begins in the directory.
 
-    If the `with` block raises an error and leaves the directory empty or missing, the run is put back. Otherwise the
-    run is removed at the end of the block.
+    At the end of the `with` block, or when a signal ends the process, the run is put back if no new run is in the
+    directory. Otherwise it is removed.
 
     Yields:
-        A function that removes the run earlier.
+        A function that does this earlier.
 
     Raises:
         BadInput: A different process writes the run.
         FedrayError: The run cannot be replaced.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
-    with lock_run_directory(out, wait=False):
-        try:
-            out.rename(aside)
-        except OSError as error:
-            raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
-    try:
-        yield partial(shutil.rmtree, aside, ignore_errors=True)
-    except BaseException:
-        with suppress(OSError):  # the new run is there, or the old one was removed
-            aside.rename(out)
-        raise
-    finally:
+
+    def settle() -> None:
+        if aside.exists() and not (out / "scenario.yaml").exists():
+            shutil.rmtree(out, ignore_errors=True)
+            with suppress(OSError):
+                aside.rename(out)
         shutil.rmtree(aside, ignore_errors=True)
+
+    with current_ending().call(settle):
+        with lock_run_directory(out, wait=False):
+            try:
+                out.rename(aside)
+            except OSError as error:
+                raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
+        yield settle
 
 
 # ---------------------------------------------------------------------------------------------------------------------

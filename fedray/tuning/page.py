@@ -254,8 +254,14 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            how: dict[str, Any] = {"target": lambda trial: trial.values[i]}
-            how["evaluator"] = optuna.importance.FanovaImportanceEvaluator(seed=0) if always else None
+            # PED-ANOVA takes low values as good ones
+            sign = -1.0 if not always and view.objectives[i].direction == "maximize" else 1.0
+            how: dict[str, Any] = {"target": lambda trial: sign * trial.values[i]}
+            fanova, ped_anova = (
+                optuna.importance.FanovaImportanceEvaluator,
+                optuna.importance.PedAnovaImportanceEvaluator,
+            )
+            how["evaluator"] = fanova(seed=0) if always else ped_anova()
             found = optuna.importance.get_param_importances(view.study, **how)
     except (RuntimeError, ValueError):  # too few trials differ
         return {}

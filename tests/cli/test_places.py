@@ -11,6 +11,7 @@ from small import run_command, scenario, write_keys
 
 import fedray
 from fedray.core.errors import BadInput
+from fedray.process import end_on_signals
 from fedray.storage.directory import claim_numbered, refuse_taken, set_run_aside
 
 HEAVY = {"torch", "ray", "pandas", "matplotlib", "optuna", "sklearn"}
@@ -65,6 +66,16 @@ def test_two_processes_that_ask_at_once_get_two_directories(tmp_path: Path) -> N
     with claim_numbered(tmp_path / "runs" / "x") as one, claim_numbered(tmp_path / "runs" / "x") as two:
         assert (one.name, two.name) == ("x", "x-2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_leaves_the_old_run_and_no_empty_directory(tmp_path: Path) -> None:
+    """Whose hooks are called wherever the command is."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "scenario.yaml").write_text("rounds: 1")
+    with end_on_signals() as ending, set_run_aside(tmp_path / "old"), claim_numbered(tmp_path / "new"):
+        for hook in ending.hooks:
+            hook()
+        assert [path.name for path in tmp_path.iterdir()] == ["old"] and (tmp_path / "old" / "scenario.yaml").is_file()
 
 
 def test_a_run_that_is_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from small import of_method, rows, scenario
 from torch import Tensor, nn
 
 import fedray
-from fedray.core.errors import Diverged, FedrayError, FedrayWarning
+from fedray.core.errors import Diverged, FedrayError, FedrayWarning, Lost
 from fedray.core.method import Method
 from fedray.core.types import IntArray, Plan, State, Stats
 from fedray.data.types import Split, regression
@@ -180,6 +180,15 @@ def test_a_users_own_model_that_fails_on_one_client(how: str) -> None:
         done = fedray.run(keys, data=data, model=model_of(how, data))
     failed = [row["client"] for row in rows(done.clients) if row["status"] == "failed"]
     assert failed == [POISONED]
+
+
+def test_a_job_that_always_ends_its_actor_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: Any) -> Any:
+        raise Lost("gone")
+
+    monkeypatch.setattr(Worker, "train", die)
+    with pytest.raises(FedrayError, match="client actors died 20 times over round 1: have they enough memory"):
+        fedray.run(scenario({"method": {"name": "feddyn"}}))
 
 
 class Fragile(nn.Linear):

@@ -137,7 +137,7 @@ const VALUES_UNDER_THE_POINTER = {
     if (event.key === "Escape") return this.leave();
     if (!(event.key in moves) && !(event.key in panels)) return;
     const index = Math.min(Math.max((this.at?.index ?? 0) + (panels[event.key] ?? 0), 0), view.frames.length - 1);
-    const stops = this.listStops(view.frames[index]);
+    const stops = index < 0 ? [] : this.listStops(view.frames[index]);
     if (!stops.length) return;
     event.preventDefault();
     const same = (a, b) => a.lineAt === b.lineAt && a.trace === b.trace && a.i === b.i && a.j === b.j;

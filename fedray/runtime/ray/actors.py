@@ -304,6 +304,7 @@ class ClientActors:
             self.specs = self._seats.find_nodes()
             try:
                 self.wait_for(range(len(self.actors)))
+                self._compare_kernels()
                 waiting = False
             except cluster.ClusterChanged:
                 pass
@@ -311,13 +312,18 @@ class ClientActors:
                 self.close()  # other jobs may have the seats
                 raise
         self._began = True
-        if self.scenario.lanes != "torch":
-            found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
-            if found != {sums.hash_library()}:
-                raise FedrayError(
-                    "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new "
-                    "run with lanes: torch"
-                )
+
+    def _compare_kernels(self) -> None:
+        """Raises an error if the nodes have different compiled kernels."""
+        if self.scenario.lanes == "torch":
+            return
+        if set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)])) != {
+            sums.hash_library()
+        }:
+            raise FedrayError(
+                "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new "
+                "run with lanes: torch"
+            )
 
     def wait_for(self, actors: Iterable[int]) -> None:
         """Waits until actors can work.

@@ -290,6 +290,9 @@ def open_local_ray(
 
         hooks = current_ending().hooks
         hooks.append(discard)
+        if current_ending().is_over:  # the hooks may have been called already
+            discard()
+            current_ending().wait_if_over()
         try:
             yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
         finally:
@@ -321,8 +324,8 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
                     )
                 break
             except (Exception, SystemExit) as error:  # Ray raises errors of many kinds
-                if current_ending().is_over:
-                    threading.Event().wait()  # the process ends, and must not start what it is stopping
+                # a process that ends must not start what it is stopping; Ray turns a signal into SystemExit
+                current_ending().wait_if_over(1.0 if isinstance(error, SystemExit) else 0.0)
                 _stop(folder)
                 if tries == MOST_TRIES:
                     why = " ".join(str(error).split())[:200] or type(error).__name__

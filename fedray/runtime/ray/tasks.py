@@ -196,7 +196,10 @@ def _find_cause(connection: Connection, future: Future[Any], error: RayError, ag
         end_all([future], died)
         return
     if again is not None and isinstance(error, cluster.GONE):
-        again()
+        try:
+            again()
+        except Exception as failed:  # this thread would end, and the future would wait for ever
+            end_all([future], failed if isinstance(failed, FedrayError) else FedrayError(f"Ray failed: {failed}"))
     else:
         end_all(
             [future],
