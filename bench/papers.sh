@@ -3,7 +3,7 @@
 #
 #   FEDRAY_DATA=... sh bench/papers.sh [OUT]             # the small tables: seven and a half hours of a core. OUT: runs/papers
 #   FEDRAY_DATA=... sh bench/papers.sh --measured [OUT]  # and every other table of scenarios/papers, at the size
-#                                                                that it has in docs/results: seventy hours in all
+#                                                                that it has in docs/results: 76 hours in all
 #   FEDRAY_DATA=... sh bench/papers.sh --all [OUT]       # and all files as they are: days of a core, or a GPU
 #   JOBS=2 sh bench/papers.sh                            # two cells at a time
 set -euf

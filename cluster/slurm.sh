@@ -35,13 +35,14 @@ start() {
     "$VENV/bin/ray" start --block --disable-usage-stats --resources="$resources" "$@" &
 }
 
-start 0 "$head" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" \
+strong_cpus=${SLURM_CPUS_PER_TASK_HET_GROUP_0:-${SLURM_CPUS_PER_TASK:-16}}
+start 0 "$head" "{\"hpc\": $strong_cpus}" \
   --head --node-ip-address="$address" --port="$PORT" --dashboard-host=127.0.0.1
 sleep "${PAUSE:-15}"
-for node in "${strong[@]:1}"; do start 0 "$node" "{\"hpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}}" --address="$address:$PORT"; done
+for node in "${strong[@]:1}"; do start 0 "$node" "{\"hpc\": $strong_cpus}" --address="$address:$PORT"; done
 for node in "${weak[@]}"; do start 1 "$node" "{\"lpc\": ${SLURM_CPUS_PER_TASK_HET_GROUP_1:-2}}" --address="$address:$PORT"; done
 
-wait_for="hpc=$((${#strong[@]} * ${SLURM_CPUS_PER_TASK_HET_GROUP_0:-16}))"
+wait_for="hpc=$((${#strong[@]} * $strong_cpus))"
 [ ${#weak[@]} -eq 0 ] || wait_for+=",lpc=$((${#weak[@]} * ${SLURM_CPUS_PER_TASK_HET_GROUP_1:-2}))"
 srun --het-group=0 --overlap --nodes=1 --ntasks=1 --nodelist="$head" \
   "$VENV/bin/fedray" run "$@" --address "$address:$PORT" --wait-for "$wait_for"
