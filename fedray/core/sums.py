@@ -186,9 +186,9 @@ class ExactSum:
     limbs: dict[int, Tensor]
 
     def __add__(self, other: "ExactSum") -> "ExactSum":
-        total = ExactSum({limb: part.clone() for limb, part in self.limbs.items()})
-        total += other
-        return total
+        both = [ExactSum({limb: part.clone() for limb, part in one.limbs.items()}) for one in (self, other)]
+        both[0] += both[1]
+        return both[0]
 
     def __iadd__(self, other: "ExactSum") -> "ExactSum":  # does not copy the sums of large models
         for limb, part in other.limbs.items():

@@ -317,9 +317,8 @@ class ClientActors:
         """Raises an error if the nodes have different compiled kernels."""
         if self.scenario.lanes == "torch":
             return
-        if set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)])) != {
-            sums.hash_library()
-        }:
+        found = set(self.call_each([(a, actor.hash_kernels, ()) for a, actor in enumerate(self.actors)]))
+        if found != {sums.hash_library()}:
             raise FedrayError(
                 "the nodes have not all the same compiled kernels: install the same fedray on each, or start a new "
                 "run with lanes: torch"
