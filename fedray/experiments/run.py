@@ -336,6 +336,8 @@ def run_scenario(
     existed = out.exists()
     options = [f" --import {quote(name)}" for name in own.modules]
     options += [f" --address {quote(address)}"] if address else []
+    longer = resume and records.read_keys(out).get("rounds") != scenario.rounds
+    options += [f" --rounds {scenario.rounds}"] if longer else []  # the run directory does not say so yet
     advice = f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
     current_ending().advise(advice, needs=out / "scenario.yaml")
     if not resume:

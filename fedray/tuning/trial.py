@@ -295,12 +295,15 @@ def _make_directory(job: TrialTask) -> None:
     if job.before is None:
         directory.make_run_directory(job.folder, dump_scenario(job.scenario))
         return
-    directory.adopt_run(job.before, job.folder, dump_scenario(job.scenario))
+    copy = job.folder.with_suffix(".part")  # a worker that is killed here leaves no folder without its identity
+    shutil.rmtree(copy, ignore_errors=True)
+    directory.adopt_run(job.before, copy, dump_scenario(job.scenario))
     began = summary.read_identity(job.before)
     if began:  # with the kernels that the training began with
         digests = describe_study(job.scenario, job.own, reopen_study(job.before, job.own))
         kept = {part: began.get(part, {}) for part in ("engine", "device")}
-        summary.write_identity(job.folder, digests | kept)
+        summary.write_identity(copy, digests | kept)
+    copy.rename(job.folder)
 
 
 def read_histories(folder: Path) -> list[list[dict[str, Any]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -56,6 +57,16 @@ with end_on_signals() as ending:
 """)
     assert (done.returncode, done.stdout) == (130, "stopped\n")
     assert done.stderr == f"fedray: ended by SIGINT; {AGAIN}\n"
+
+
+def test_a_full_pipe_that_nobody_reads_kept_the_process() -> None:
+    _, full = os.pipe()
+    os.set_blocking(full, False)
+    os.write(full, bytes(10**7))  # as much as it holds
+    os.set_blocking(full, True)
+    code = "with end_on_signals():\n    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(30)"
+    words = [sys.executable, "-c", STARTED + code]
+    assert subprocess.run(words, stderr=full, timeout=20, check=False).returncode == 143
 
 
 def test_what_other_threads_said_meanwhile_came_after_the_line() -> None:

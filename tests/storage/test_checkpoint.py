@@ -24,6 +24,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.core.types import State
 from fedray.files.plain import hold_lock, write_atomically
 from fedray.files.run_files import find_checkpoints
+from fedray.process import end_on_signals
 from fedray.simulation.study import Progress
 from fedray.storage import checkpoint
 from fedray.storage.checkpoint import load_checkpoint, save_checkpoint
@@ -211,9 +212,14 @@ def test_a_full_disk_is_one_line_and_with_space_the_run_goes_on_to_the_same_bits
     assert fedray.resume(out, callbacks=fill).summary["state_hash"] == run.summary["state_hash"]
 
 
-def test_a_run_that_was_made_longer_has_the_summary_of_a_long_one() -> None:
+def test_a_run_that_was_made_longer_has_the_summary_of_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = scenario({"report": False, "evaluate": {"every": 3, "target": {"metric": "accuracy", "value": 0.0}}})
     short, long = (fedray.run(keys, rounds=rounds) for rounds in (4, 7))
+    with end_on_signals() as ending, monkeypatch.context() as patched:
+        patched.setattr("fedray.experiments.run.build_study", None)  # it ends where the data would be read
+        with pytest.raises(TypeError):
+            fedray.resume(short.path, rounds=7)
+    assert ending.read_advice().startswith(f"`fedray resume {short.path} --rounds 7` goes on")
     assert fedray.resume(short.path, rounds=7).summary["metrics"] == long.summary["metrics"]
 
 

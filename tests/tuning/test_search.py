@@ -204,12 +204,22 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     assert resumed.summary["rounds"] == 6
 
 
-def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(tmp_path: Path) -> None:
+def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its rounds are kept: only what lies behind them is trained. It went on with other bits."""
     space = {"local.lr": [0.3, 1e-4], "predict.gamma": [0.1, 10.0]}
     found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
                   objectives=["personal_accuracy"], overrides={"lanes": "auto"})  # fmt: skip
-    _, trials = run(found, tmp_path / "s", report=False)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:  # killed while it takes over the rounds
+        patched.setattr("fedray.tuning.trial.describe_study", interrupt)
+        with pytest.raises(FedrayError, match="--resume"):
+            run(found, tmp_path / "s", report=False)
+    _, trials = run(found, tmp_path / "s", report=False, resume=True)
     assert [row["how"] for row in trials] == ["trained", "looked up", "trained", "trained"]
     assert [row["rounds"] for row in trials] == [6, None, 4, 2]
     assert [row["state"] for row in trials] == ["complete", "complete", "pruned", "complete"]
