@@ -60,16 +60,16 @@ def _facts(spec: MethodSpec) -> list[list[str]]:
         ["`server.coefficients`", yes[spec.coefficients]],
         ["`local.private`", yes[spec.splits]],
         *([] if spec.sparse else [["`compress.kind`", "`dense` or `int8`"]]),
-        ["`participation.mode` without rounds", f"no: it {needs_rounds}" if needs_rounds else "yes"],
+        ["`participation.mode` without rounds", f"no: the method {needs_rounds}" if needs_rounds else "yes"],
         ["state of a client", spec.private or "none"],
-        ["known clients answer with", _find_answer(spec)],
+        ["what predicts for known clients", _find_answer(spec)],
     ]
 
 
 def _find_answer(spec: MethodSpec) -> str:
     """Returns what predicts for the clients of a run, in words."""
     if spec.fits or spec.parts or not spec.trains:
-        return "what new clients are answered with"
+        return "the same as for new clients"
     if spec.all_models and spec.own_models:
         return "the models, with weights of their own"
     if spec.own_models:

@@ -348,9 +348,9 @@ def _remove_unseen_clients(
 
 
 def _pool(dealt: PartitionedData) -> PartitionedData:
-    """Joins all clients that train to a single client, which holds all their samples.
+    """Makes a single client of all clients that train. It holds all their samples.
 
-    Samples that a partition file withholds or gives to the server stay withheld or the server's.
+    Samples that a partition file withholds stay withheld, and the server keeps its samples.
     """
 
     def join(cuts: list[ClientRows]) -> list[ClientRows]:

@@ -381,8 +381,8 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If tiers train slices of the models, the clients of a tier predict alike, and
-    their predictions are computed only once.
+    `ask_own_scores` describes the scores. If tiers train slices of the models, all clients of a tier have the same
+    models, and their predictions are computed only once.
 
     Args:
         host: The process with the private data of the clients.

@@ -202,8 +202,8 @@ def draw_partition(scenario: Scenario, study: Study) -> Figure:
     """Draws the partition of the first replicate and fold.
 
     The picture shows how many samples of each class each client holds. For a regression, it shows each client's number
-    of samples. If there are many clients, only some of the first 10,000 are drawn, at equal distances. The title has
-    the smallest, the largest and the median number of samples over all clients.
+    of samples. If there are many clients, only every m-th of the first 10,000 is drawn. The title has the smallest,
+    the largest and the median number of samples over all clients.
     """
     from fedray.report.clients import draw_counts  # matplotlib is slow to import
     from fedray.report.page import draw_named

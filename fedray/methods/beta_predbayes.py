@@ -68,8 +68,8 @@ Deviations:
        authors' code.
     4. Products are computed as sums of logarithms. So even probabilities below 1e-41 affect a product.
     5. The fit costs no bytes. A step of the fit takes `server.seconds_per_step`, which is 0 by default.
-    6. The paper's last step distils the result into one network. `Run.distil` does this for any method. Regression is
-       left out.
+    6. The paper's last step distils the result into one network. `Run.distil` does this for any method. The
+       paper's regression is not implemented.
     7. A client that drops out, has no training samples, or fails in training predicts with its initial network. If a
        client makes fewer steps than `samples`, it sends some networks twice. Cycles of one or two steps have no noise.
        In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
@@ -138,7 +138,7 @@ def join_samples(net: kit.types.Net, clients: int, classes: int, rounds: int, op
 
 SPECS = {
     "beta_predbayes": MethodSpec(
-        "β-Predictive Bayes: clients sample their posteriors; answers lie between the product and the mean of theirs "
+        "β-Predictive Bayes: clients sample their posteriors; predictions lie between their product and their mean "
         "(Hasan et al. 2024)",
         family="one shot",
         models="clients",
@@ -156,19 +156,18 @@ SPECS = {
             "exploration": Option(
                 0.6,
                 real("[0, 1)"),
-                "share of a cycle before its noise begins; samples are taken at equal distances behind it",
+                "share of a cycle without noise, before the part with noise in which the samples are taken",
             ),
             "temperature": Option(
                 1.0,
                 real("[0, inf)"),
-                "T, by which the variance of the noise is multiplied: with 1 samples are the "
-                "posterior's, with 0 it is SGD",
+                "T, by which the variance of the noise is multiplied: 1 samples the posterior, 0 is plain SGD",
             ),
             "beta": Option(
                 FIT,
                 either(FIT, real("[0, 1]")),
-                "where the answer lies: at the product of the clients' answers (1), at their mean (0), "
-                "between them, or where the server's rows say (`fit`)",
+                "1 answers with the product of the clients' answers, 0 with their mean; `fit` finds a number between "
+                "them on the server's rows",
             ),
             "server_data": Option(
                 0.2,
@@ -176,7 +175,7 @@ SPECS = {
                 "share of the training rows that the server holds instead of the clients, with labels, to find beta",
             ),
             "beta_epochs": Option(
-                10, whole(1, 10**6), "passes over the server's rows to find beta, from 0.5 on", _IS_FITTED
+                10, whole(1, 10**6), "passes over the server's rows to find beta, which begins at 0.5", _IS_FITTED
             ),
             "beta_lr": Option(0.01, real("(0, inf)"), "learning rate of Adam for beta", _IS_FITTED),
             "beta_batch": Option(100, whole(1, 10**6), "rows of a batch for beta", _IS_FITTED),

@@ -394,7 +394,7 @@ def _part_losses(state: State, part: Part) -> State:
 def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
     """Draws the initial models of all parts of a stack.
 
-    If `at_once` is True, the meta model counts as trained from the start.
+    If `at_once` is True, the meta model counts as trained already.
     """
     state.counters[:, 0] = int(at_once)
     for part in parts:
@@ -443,7 +443,7 @@ def score_stack(study: Study, members: FloatArray, y: IntArray, mean: FloatArray
 
 
 def score_bases(study: Study, members: FloatArray, name: str, score: Callable[[FloatArray], float]) -> dict[str, float]:
-    """Scores the average of a stack's sub models, each base, and each fold of a base.
+    """Scores each base of a stack, each fold of a base, and the average of all sub models.
 
     Args:
         study: The study that `build_stack_study` made.
