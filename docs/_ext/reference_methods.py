@@ -71,10 +71,10 @@ def _find_answer(spec: MethodSpec) -> str:
     if spec.fits or spec.parts or not spec.trains:
         return "the same as for new clients"
     if spec.all_models and spec.own_models:
-        return "the models, with weights of their own"
+        return "all models, with each client's own weights"
     if spec.own_models:
-        return "models of their own"
-    several = "" if spec.models == "any" or spec.samples else ", if they are several"
+        return "each client's own models"
+    several = "" if spec.models == "any" or spec.samples else ", if there are several"
     return f"the models, weighed by `predict.gamma`{several}"
 
 
@@ -94,7 +94,7 @@ def write_pages() -> dict[str, str]:
         parts += [f"## Example\n\n```python\n{text['Example']}\n```"] if "Example" in text else []
         pages[f"methods/{file}.md"] = "\n\n".join(parts) + "\n"
     toctree = "```{toctree}\n:hidden:\n\n" + "\n".join(files) + "\n```"
-    intro = "Each method is a composition in one file of `fedray/methods/`. Deviations say where it leaves its paper."
+    intro = "Each method is composed in one file of `fedray/methods/`. Deviations say where it differs from its paper."
     index = ["# Methods", intro, _write_all(), NOTATION, toctree]
     return {**pages, "methods/index.md": "\n\n".join(index) + "\n"}
 

@@ -122,7 +122,7 @@ _ADABOOST = MethodSpec(
         "draw": Option(
             "rows",
             one_of("rows", "weights"),
-            "whether a learner gets rows that are drawn by their weights, or the weights themselves",
+            "what a learner is fitted on: rows drawn by their weights (`rows`), or all rows, weighted (`weights`)",
         ),
     },
     defaults={"method": {"models": 1}, "rounds": 300},

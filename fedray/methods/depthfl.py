@@ -92,18 +92,18 @@ def cut_blocks(
 
 SPECS = {
     "depthfl": MethodSpec(
-        "DepthFL: a tier trains the first blocks, with a head behind each; the heads answer (Kim et al. 2023)",
+        "DepthFL: a tier trains the first blocks with a head after each; all heads predict (Kim et al. 2023)",
         family="parts of a network",
         classes=True,
         options={
             "blocks": Option(
-                4, whole(1, 100), "blocks D of the network, at most one for each layer with weights but the last"
+                4, whole(1, 100), "D, the number of blocks, at most one for each layer with weights except the last"
             ),
             "extended": Option(
-                True, flag, "whether a client trains all heads of its depth, and not the last one alone"
+                True, flag, "whether a client trains the heads of all its blocks; with `false` only the last one"
             ),
-            "consistency": Option(1.0, real("[0, inf)"), "c, weight of what the heads of a client teach each other"),
-            "ramp": Option(300, whole(0, 10**6), "T, rounds in which c rises from 0.007 of it; 0: it is there at once"),
+            "consistency": Option(1.0, real("[0, inf)"), "c, weight of the divergence between the heads of a client"),
+            "ramp": Option(300, whole(0, 10**6), "T, rounds in which the weight rises from 0.007 c to c; 0 skips this"),
             "alpha": Option(0.1, real("[0, inf)"), "weight of FedDyn's corrections; 0 leaves them out"),
         },
         defaults={

@@ -40,7 +40,7 @@ from fedray.methods import kit
 
 SPECS = {
     "ditto": MethodSpec(
-        "Ditto: FedAvg, and a personal model for each client that is pulled towards it (Li et al. 2021)",
+        "Ditto: FedAvg; each client also has a personal model, which is pulled to the global one (Li et al. 2021)",
         family="personal models",
         options={
             "lambda": Option(

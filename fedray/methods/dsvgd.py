@@ -91,26 +91,26 @@ from fedray.methods import kit
 
 SPECS = {
     "dsvgd": MethodSpec(
-        "DSVGD: particles of the posterior go from client to client; each renews its factor (Kassab, Simeone 2022)",
+        "DSVGD: posterior particles go from client to client; each client updates its factor (Kassab, Simeone 2022)",
         family="Bayesian",
         options={
             "temperature": Option(
                 1.0,
                 real("(0, inf)"),
-                "alpha, by which the losses of all rows are divided: 1 is the posterior, below 1 it is narrower",
+                "alpha, by which the losses of all rows are divided: 1 gives the posterior, less than 1 a narrower one",
             ),
             "precision": Option(
-                2.718, real("[0, inf)"), "precision of the prior in each number (c), e in the authors' code; 0 has none"
+                2.718, real("[0, inf)"), "c, precision of each weight's prior (e in the authors' code); 0: no prior"
             ),
             "bandwidth": Option(
-                0.55, real("(0, inf)"), "width lambda of the Gaussian kernels by which particles stand for a density"
+                0.55, real("(0, inf)"), "lambda, the width of the Gaussian kernels that turn particles into a density"
             ),
-            "factor_steps": Option(200, whole(0, 10**6), "steps of a client's own particles behind its training"),
+            "factor_steps": Option(200, whole(0, 10**6), "steps of a client's own particles after its training"),
             "decay": Option(
                 0.9,
                 either("none", real("[0, 1)")),
-                "share of the earlier squares in the running mean by whose root a step is divided; "
-                "`none`: steps of `local.optimizer`",
+                "share of the earlier squares in the running mean whose root divides each step; `none` uses "
+                "`local.optimizer` instead",
             ),
         },
         defaults={

@@ -71,8 +71,8 @@ SPECS = {
             "sampling": Option(
                 "bootstrap",
                 one_of("bootstrap", "omc"),
-                "what answers: the uploads (`bootstrap`; of one linear model the closed form), or draws "
-                "from the Gaussian (`omc`)",
+                "what predicts: the uploads (`bootstrap`; for one linear model a closed form), or draws from the "
+                "Gaussian (`omc`)",
             ),
             "samples": Option(
                 "clients",
@@ -89,8 +89,8 @@ SPECS = {
             "residuals": Option(
                 "uploads",
                 one_of("uploads", "mean"),
-                "whose training residuals are measured (`predict.noise: residual`): each upload's at "
-                "its own client, or the mean model's at all clients",
+                "for `predict.noise: residual`: the residuals of each upload at its own client, or of the mean "
+                "model at all clients",
                 Needs("method.sampling", ("bootstrap",)),
             ),
         },

@@ -78,12 +78,12 @@ SPECS = {
         options={
             "temperature": Option(0.1, real("(0, inf)"), "T, by which a client's curvature is divided"),
             "precision": Option(
-                10.0, real("(0, inf)"), "what every client adds to its curvature (c): the precision of its prior"
+                10.0, real("(0, inf)"), "c, the precision of each client's prior, which is added to the curvature"
             ),
             "prior": Option(
                 1.0,
                 real("[0, inf)"),
-                "precision of the prior that is in every client's posterior and counts once (c_0); 0 has none",
+                "c_0, the precision of the prior, which all posteriors contain but which counts once; 0 means no prior",
             ),
             **_FISHER,
             "solver_steps": _FISHER["solver_steps"]._replace(default=1000),

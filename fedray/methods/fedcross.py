@@ -48,7 +48,7 @@ SPECS = {
             "partner": Option(
                 "in_order",
                 one_of("in_order", "most_similar", "least_similar"),
-                "which other model it is mixed with: each by turns, or that of largest or smallest cosine",
+                "which model is the partner: all others in turn, or the one with the largest or smallest cosine",
             ),
             "answer": Option(
                 "mean", one_of("mean", "ensemble"), "what answers: the model with the mean weights, or all models"

@@ -77,15 +77,14 @@ def check_networks(value: Any, read: ReadSections) -> list[dict[str, Any]]:
 
 SPECS = {
     "feddf": MethodSpec(
-        "FedDF: the mean of the uploads learns to answer as their ensemble, on server inputs (Lin et al. 2020)",
+        "FedDF: on server inputs, the averaged model learns to predict like the ensemble of uploads (Lin et al. 2020)",
         family="distillation",
         options={
             "networks": Option(
                 [],
                 check_networks,
-                "several architectures, each a section like `model` with the `tier` of the clients that "
-                "have it; without tiers client i has number i modulo their number. One with `answers: "
-                "false` has no part in the answer",
+                "M architectures, each a section like `model` with the `tier` of its clients; without tiers, "
+                "client i has architecture i modulo M. One with `answers: false` does not predict",
                 sections=True,
             ),
             "inputs": Option(
@@ -104,7 +103,7 @@ SPECS = {
             "validation": Option(
                 0.05,
                 real("[0, 1)"),
-                "share of the training rows with whose labels the server says when the student stops",
+                "share of the training rows whose labels tell the server when the student stops",
             ),
             "teacher": Option(
                 "mean_logits", one_of("mean_logits", "confidence"), "how the uploads' answers become one"

@@ -48,7 +48,7 @@ from fedray.core.options import MethodSpec, Option, real
 from fedray.methods import kit
 
 _ALPHA = {"alpha": Option(0.01, real("(0, inf)"), "weight of the regularization")}
-CORRECTED = "has corrections that are made of rounds in which clients and server meet"
+CORRECTED = "has corrections that clients and server update in the same round"
 SPECS = {
     "feddyn": MethodSpec(
         "FedDyn: dynamic regularization, one linear correction for each client (Acar et al. 2021)",

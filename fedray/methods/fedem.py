@@ -49,7 +49,7 @@ from fedray.methods import kit
 
 SPECS = {
     "fedem": MethodSpec(
-        "FedEM: clients' data are mixtures of K components, which all of them train (Marfoq et al. 2021)",
+        "FedEM: clients' data are mixtures of K components; every client trains all K (Marfoq et al. 2021)",
         family="clusters of clients",
         defaults={"server": {"weighting": "examples"}, "evaluate": {"personal": True}},
         schedules=False,

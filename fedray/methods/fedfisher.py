@@ -70,31 +70,30 @@ SPECS = {
         "FedFisher: one shot, each weight of an upload counts by its Fisher information (Jhunjhunwala et al. 2024)",
         family="one shot",
         options={
-            "damping": Option(1e-06, real("[0, inf)"), "what is added to every Fisher; a large one makes it FedAvg"),
+            "damping": Option(1e-06, real("[0, inf)"), "number added to Fisher diagonals; a large one gives FedAvg"),
             "fisher": Option(
                 "model",
                 one_of("model", "empirical"),
-                "which Fisher information clients measure: that of the model's own labels, or of the "
-                "rows' labels (`empirical`), whose gradients are fewer",
+                "the labels of the Fisher information: the model's own predictions, or the rows' labels "
+                "(`empirical`), which need fewer gradients",
             ),
-            "fisher_rows": Option("all", either("all", whole(1, 10**9)), "how many rows of a client it is measured on"),
+            "fisher_rows": Option("all", either("all", whole(1, 10**9)), "rows of a client for the Fisher information"),
             "solver": Option(
                 "exact",
                 one_of("exact", "descent"),
-                "how the server comes to its optimum: at once (`exact`), or by steps that its own rows "
-                "can end (`descent`)",
+                "how the server finds the optimum: exactly (`exact`), or by gradient steps (`descent`)",
             ),
             "solver_steps": Option(
-                2000, whole(1, 10**7), "how many steps it makes", Needs("method.solver", ("descent",))
+                2000, whole(1, 10**7), "number of gradient steps", Needs("method.solver", ("descent",))
             ),
             "solver_lr": Option(
-                0.01, real("(0, inf)"), "learning rate of these steps", Needs("method.solver", ("descent",))
+                0.01, real("(0, inf)"), "learning rate of the gradient steps", Needs("method.solver", ("descent",))
             ),
             "validation": Option(
                 0.05,
                 real("[0, 1)"),
-                "share of the training rows with whose labels the server says which of its steps is "
-                "best; with 0 it is the last",
+                "share of the training rows whose labels tell the server which of its steps is best; with 0 "
+                "the last step counts",
                 Needs("method.solver", ("descent",)),
             ),
         },

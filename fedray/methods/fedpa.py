@@ -64,19 +64,18 @@ from fedray.methods import kit
 
 SPECS = {
     "fedpa": MethodSpec(
-        "FedPA: clients sample their posterior; the way to its mean is sent by its precision (Al-Shedivat et al. 2021)",
+        "FedPA: clients sample posteriors, and send the precision times the step to the mean (Al-Shedivat et al. 2021)",
         family="Bayesian",
         options={
             "samples": Option(
                 4,
                 whole(1, 10**4),
-                "how many samples a client takes in a local training (l): means over windows of its steps",
+                "l, the number of samples in a local training; each is the mean over a window of steps",
             ),
             "rho": Option(
                 0.1,
                 real("[0, inf)"),
-                "by how much more the samples' covariance counts than the identity, which has 1: with l "
-                "samples (l - 1) times rho",
+                "the samples' covariance has (l - 1) rho times the weight of the identity",
             ),
             "burn_in": Option(0, whole(0, 10**7), "rounds of FedAvg before the first one in which clients sample"),
             "mixing": Option(0.2, real("[0, 1)"), "share of the steps of a local training before its first sample"),

@@ -76,7 +76,7 @@ SPECS = {
     "fedrep": replace(
         _FEDPER,
         text="FedRep: as FedPer, and a client trains its last layer first, then the others (Collins et al. 2021)",
-        options={"body_epochs": Option(1, whole(1, 10**6), "of `local.epochs` the last so many, which train the body")},
+        options={"body_epochs": Option(1, whole(1, 10**6), "epochs, the last of `local.epochs`, that train the body")},
     ),
 }
 

@@ -20,7 +20,7 @@ Deviations:
        weight is the number of the client's samples. In the authors' code the convolutions of all uploads have equal
        weights, too. But the weight of an upload's last layer and normalization layers grows with the number of earlier
        rounds that trained these layers.
-    3. The window moves up, as the paper says. In the authors' code it moves down, from channel `-t mod c` on.
+    3. The window moves up, as the paper says. In the authors' code it moves down, and begins at channel `-t mod c`.
     4. Channels of a slice keep their order in the layer, even if the window wraps. This does not change the results.
 
 Example:

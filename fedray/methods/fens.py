@@ -111,7 +111,7 @@ def join_networks(net: kit.types.Net, clients: int, classes: int, rounds: int, o
 
 SPECS = {
     "fens": MethodSpec(
-        "FENS: clients train alone and send their networks once, then train what joins them (Allouah et al. 2024)",
+        "FENS: clients send networks that they trained alone, and then train an aggregator (Allouah et al. 2024)",
         family="one shot",
         models="clients",
         classes=True,
@@ -122,7 +122,7 @@ SPECS = {
             "proxy": Option(
                 0.1,
                 real("(0, 1)"),
-                "share of a client's rows that its network never sees, on which the aggregator trains",
+                "share of a client's rows that train the aggregator, and not the client's network",
                 _IS_TRAINED,
             ),
             "width": Option(

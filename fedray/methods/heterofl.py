@@ -68,14 +68,14 @@ def cut_channels(
 
 SPECS = {
     "heterofl": MethodSpec(
-        "HeteroFL: a tier trains the first channels of every layer, as wide as it can (Diao et al. 2021)",
+        "HeteroFL: a weak tier trains only the first channels of each hidden layer (Diao et al. 2021)",
         family="parts of a network",
         options={
             "scaler": Option(
                 False,
                 flag,
-                "whether the hidden layers of a slice are divided by its width, in training as in the "
-                "papers, whose networks normalize behind it, and when it answers",
+                "whether the hidden layers of a slice are divided by its width, in training (as in the paper) "
+                "and in prediction",
             ),
         },
         defaults={

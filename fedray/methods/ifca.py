@@ -14,7 +14,7 @@ Formulas of ifca:
 Deviations:
     1. The models start from different random weights. The paper restarts a run if its clusters are poor. Here you
        choose another seed instead.
-    2. For the paper's variant with gradient averaging set `local.steps: 1`. Its variant with shared first layers
+    2. For the paper's variant with gradient averaging set `local.steps: 1`. The variant with shared first layers
        (section 6.3) is left out.
     3. For a new client, whose samples are unknown, the average of the K models predicts. A client of the run predicts
        with the model that has the smallest loss on the client's training samples (`predict.gamma: 0`).

@@ -115,24 +115,24 @@ SPECS = {
             "dual_step": Option(
                 0.001,
                 real("[0, 1]"),
-                "gamma, the step of the duals: times `penalty` the share of a client's change by which "
-                "its factor changes",
+                "gamma, the step size of the duals: a client's factor changes by gamma times `penalty` times "
+                "the client's change",
             ),
             "server_step": Option(
                 "admm",
                 either("admm", real("(0, 1]")),
-                "alpha, the share of the prior and all factors in the next posterior, whose rest is the "
-                "clients' mean; `admm` is 1 / (1 + rho N)",
+                "alpha, the weight of prior and factors in the next posterior; the clients' mean has the weight "
+                "1 - alpha. `admm` is 1 / (1 + `penalty` N)",
             ),
             "temperature": Option(
                 0.001,
                 real("(0, inf)"),
-                "tau, by which the losses of all rows are divided: 1 is the posterior, below 1 it is narrower",
+                "tau, by which the losses of all rows are divided: 1 gives the posterior, less than 1 a narrower one",
             ),
             "prior": Option(1.0, real("(0, inf)"), "S_0, the precision of the prior, whose mean is 0"),
             "beta1": Option(0.9, real("[0, 1)"), "share of earlier gradients in their running mean"),
             "beta2": Option(
-                0.9998, real("(0, 1]"), "share of the earlier curvature in its running mean; with 1 precisions stay"
+                0.9998, real("(0, 1]"), "share of the earlier curvature in its running mean; 1 fixes the precisions"
             ),
             "rho": Option(
                 -3.9,
@@ -143,7 +143,7 @@ SPECS = {
             "samples": Option(
                 10,
                 whole(0, 10**4),
-                "S, how many networks are drawn from the posterior to answer; with 0 that of the mean weights answers",
+                "S, networks drawn from the posterior to predict; with 0 the network with the mean weights predicts",
             ),
         },
         defaults={"method": {"models": 1}, "local": {"optimizer": "sgd", "lr": 5e-5, "batch_size": 32, "epochs": 10}},

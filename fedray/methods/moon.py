@@ -39,11 +39,11 @@ from fedray.methods import kit
 
 SPECS = {
     "moon": MethodSpec(
-        "MOON: features near those of the broadcast model, away from the client's last ones (Li et al. 2021)",
+        "MOON: a contrastive loss keeps features near those of the broadcast model (Li et al. 2021)",
         family="averaging",
         options={
-            "mu": Option(1.0, real("[0, inf)"), "weight of the comparison of features"),
-            "temperature": Option(0.5, real("(0, inf)"), "temperature of the comparison"),
+            "mu": Option(1.0, real("[0, inf)"), "weight of the contrastive loss"),
+            "temperature": Option(0.5, real("(0, inf)"), "temperature of the contrastive loss"),
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
         splits=True,

@@ -73,14 +73,14 @@ def add_gaussians(net: Any, options: Mapping[str, Any], _shape: tuple[int, ...],
 
 SPECS = {
     "pfedbayes": MethodSpec(
-        "pFedBayes: each client keeps a Gaussian over its weights, near the clients' mean one (Zhang et al. 2022)",
+        "pFedBayes: each client keeps a Gaussian over its weights, near the global Gaussian (Zhang et al. 2022)",
         family="personal models",
         options={
             "zeta": Option(
                 10.0,
                 real("[0, inf)"),
-                "weight of the divergence of a client's Gaussian from the global one, which is divided "
-                "by the client's rows",
+                "weight of the divergence of a client's Gaussian from the global one; this weight is divided by "
+                "the client's number of rows",
             ),
             "rho": Option(
                 -2.5,

@@ -104,7 +104,7 @@ SPECS = {
             "samples": Option(
                 10,
                 whole(0, 10**4),
-                "S, how many networks are drawn from the posterior to answer; with 0 that of the mean weights answers",
+                "S, networks drawn from the posterior to predict; with 0 the network with the mean weights predicts",
             ),
         },
         defaults={
@@ -117,7 +117,7 @@ SPECS = {
         averages=False,
         coefficients=False,
         samples=True,
-        in_rounds="adds all of what its clients' factors change by, whenever they come",
+        in_rounds="adds the whole change of every factor, however late it arrives",
         private="factor of the posterior",
         mean_field="site",
         network=add_factors,

@@ -39,11 +39,11 @@ from fedray.methods import kit
 
 SPECS = {
     "qffl": MethodSpec(
-        "q-FFL: clients whose loss is large count more, which makes them more alike (Li et al. 2020)",
+        "q-FFL: clients with a large loss count more, so that accuracies become similar (Li et al. 2020)",
         family="averaging",
         models="one",
         options={
-            "q": Option(1.0, real("[0, inf)"), "how much a large loss counts more: each client counts by its loss^q")
+            "q": Option(1.0, real("[0, inf)"), "how much more a large loss counts: a client has the weight loss^q")
         },
         defaults={"method": {"models": 1}},
         robust=False,

@@ -59,7 +59,7 @@ from fedray.methods.feddyn import correct_clients, correct_server
 RATIO = 0.1  # section 4: the fraction of entries that an upload keeps by default
 SPECS = {
     "shefl": MethodSpec(
-        "SHEFL: strong devices train all models and weak ones one, top-k uploads, equal weight for each tier",
+        "SHEFL: strong devices train all models, weak devices one; top-k uploads; tiers have equal weights",
         family="ensembles",
         options={
             "mu": Option(0.0, real("[0, inf)"), "weight of the proximal term `mu / 2 |w - w_start|^2`"),

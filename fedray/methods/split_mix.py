@@ -40,7 +40,7 @@ from fedray.methods.shefl import SPECS as SHEFL
 
 SPECS = {
     "split_mix": MethodSpec(
-        "Split-Mix: narrow base networks, of which a device trains and keeps what it can hold (Hong et al. 2022)",
+        "Split-Mix: a device trains as many of K narrow base networks as its budget allows (Hong et al. 2022)",
         family="parts of a network",
         defaults={
             "method": {"models": 8},

@@ -99,26 +99,26 @@ SPECS = {
             "bases": Option(
                 [],
                 check_bases,
-                "the base models, each a section like `model`, with `models` for an ensemble of it",
+                "the base models, each a section like `model`; its key `models` makes it an ensemble",
                 sections=True,
             ),
             "folds": Option(
-                "client", one_of("client", "within"), "what a sub model leaves out, a client or a fold of every client"
+                "client", one_of("client", "within"), "what a sub model leaves out: a client, or a fold of every client"
             ),
             "fold_number": Option(5, whole(2, 1000), "F, folds of every client", Needs("method.folds", ("within",))),
             "meta": Option("softmax", one_of("softmax", "mlp", "average"), "the meta model"),
             "features": Option(
                 "out_of_fold",
                 one_of("out_of_fold", "all", "side_by_side"),
-                "what the meta model learns from: answers of sub models that have not seen the row, the "
-                "mean over all, or all side by side",
+                "what the meta model learns from: predictions of sub models that have not seen the row, the "
+                "mean of all predictions, or all predictions side by side",
                 Needs("method.meta", ("softmax", "mlp")),
             ),
             "meta_data": Option(
                 "federated",
                 one_of("federated", "pooled"),
-                "where it learns: at the clients (`federated`), or at the server, to which answers and "
-                "labels go (`pooled`)",
+                "where the meta model learns: at the clients, or at the server (`pooled`), which then receives "
+                "predictions and labels",
                 Needs("method.meta", ("softmax", "mlp")),
             ),
             "meta_rounds": Option(
