@@ -11,7 +11,7 @@ from fedray.methods import METHOD_SPECS
 MODULES = {
     "fedray": "Running scenarios, reading results, sweeps.",
     "fedray.data": "Data of your own.",
-    "fedray.methods": "Methods of your own, and the papers'.",
+    "fedray.methods": "Methods of your own, and those of papers.",
 }
 PARTS = {  # what is not imported from the packages above, but appears in what they take and return
     "fedray": ("fedray.tuning.tune.TrialResult", "fedray.experiments.results.Comparison"),

@@ -150,8 +150,8 @@ def write_pages() -> dict[str, str]:
     rows = [[f"[{'without a section' if page == 'run' else f'`{page}`'}]({page}.md)", _about(page)] for page in pages]
     index = [
         "# Scenario keys",
-        "A scenario is a YAML file, or a Python mapping. `fedray check FILE` refuses what is wrong or could not act; "
-        "with `--all` it prints every key with its value. On the command line a key is written with dots, "
+        "A scenario is a YAML file, or a Python mapping. `fedray check FILE` refuses keys that are wrong or have no "
+        "effect; with `--all` it prints every key with its value. On the command line a key is written with dots, "
         "`local.lr=0.1`; in Python with two underscores, `local__lr=0.1`. Where an override makes a key of the file "
         "idle, a note names it.",
         write_table(["section", "what it says"], rows),

@@ -36,7 +36,7 @@ class Score(NamedTuple):
 
 SCORES = {
     "accuracy": Score(SHARE, HIGHER, "accuracy", "rows that are predicted correctly"),
-    "f1_weighted": Score(SHARE, HIGHER, "weighted F1", "F1, the mean over the classes by their frequency"),
+    "f1_weighted": Score(SHARE, HIGHER, "weighted F1", "mean F1 of the classes, weighted by frequency"),
     "f1_macro": Score(SHARE, HIGHER, "macro F1", "F1, the plain mean over the classes"),
     "nll": Score(NATS, LOWER, "NLL", "negative log likelihood of a row"),
     "brier": Score("", LOWER, "Brier score", "Brier score of a row, summed over the classes: 0 to 2"),
@@ -60,9 +60,9 @@ SCORES = {
     "accuracy_average": Score(SHARE, HIGHER, "plain average's accuracy", "accuracy of a stack's plain average"),
     "f1_average": Score(SHARE, HIGHER, "f1 average", "weighted F1 of the plain average of a stack's sub models"),
     "rmse_average": Score(TARGET, LOWER, "plain average's RMSE", "RMSE of the plain average of a stack's sub models"),
-    "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs of a row and an OOD input that has more entropy"),
-    "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "the same with knowledge uncertainty"),
-    "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows taken for OOD if 95 % of OOD inputs are found"),
+    "ood_auroc": Score(SHARE, HIGHER, "OOD AUROC", "pairs in which an OOD input has more entropy than a row"),
+    "ood_auroc_knowledge": Score(SHARE, HIGHER, "OOD AUROC by disagreement", "`ood_auroc` by knowledge uncertainty"),
+    "ood_fpr95": Score(SHARE, LOWER, "OOD FPR at 95 %", "rows mistaken for OOD if 95 % of OOD inputs are found"),
     "ood_entropy": Score(NATS, NEITHER, "OOD entropy", "entropy of the predictions for out-of-distribution inputs"),
     "personal_accuracy": Score(
         SHARE,
@@ -71,12 +71,12 @@ SCORES = {
         "mean accuracy of the known clients, each with its own weights or models",
     ),
     "personal_p10": Score(
-        SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile over the known clients"
+        SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile of the known clients' accuracies"
     ),
     "personal_worst": Score(SHARE, HIGHER, "personalized accuracy, worst client", "accuracy of the worst known client"),
     "personal_rmse": Score(TARGET, LOWER, "personalized RMSE", "mean RMSE of the known clients"),
     "personal_rmse_p90": Score(
-        TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile over the known clients"
+        TARGET, LOWER, "personalized RMSE, 90th percentile", "90th percentile of the known clients' RMSE"
     ),
     "personal_rmse_worst": Score(TARGET, LOWER, "personalized RMSE, worst client", "RMSE of the worst known client"),
     "personal_nll": Score(NATS, LOWER, "personalized NLL", "mean negative log likelihood of the known clients' rows"),
@@ -92,32 +92,32 @@ SCORES = {
         SHARE,
         NEITHER,
         "coverage of the sets, known clients",
-        "the same of known clients, weighted by withheld rows plus 1",
+        "coverage of known clients, weighted by withheld rows plus 1",
     ),
     "conformal_coverage_client_worst": Score(
-        SHARE, NEITHER, "coverage of the sets, worst client", "the same of the worst known client"
+        SHARE, NEITHER, "coverage of the sets, worst client", "coverage of the worst known client"
     ),
-    "conformal_coverage_class": Score(SHARE, NEITHER, "conformal coverage class", "the same of each class, a list"),
+    "conformal_coverage_class": Score(SHARE, NEITHER, "conformal coverage class", "coverage of each class, a list"),
     "conformal_coverage_class_worst": Score(
-        SHARE, NEITHER, "coverage of the sets, worst class", "the same of the worst class"
+        SHARE, NEITHER, "coverage of the sets, worst class", "coverage of the worst class"
     ),
     "conformal_size": Score(LABELS, LOWER, "labels in a set", "mean size of the conformal sets"),
     "conformal_size_clients": Score(
-        LABELS, LOWER, "labels in a set, known clients", "the same of known clients, weighted by withheld rows plus 1"
+        LABELS, LOWER, "labels in a set, known clients", "set size of known clients, weighted by withheld rows plus 1"
     ),
     "conformal_width": Score(TARGET, LOWER, "width of the intervals", "mean width of the conformal intervals"),
     "conformal_width_clients": Score(
         TARGET,
         LOWER,
         "width of the intervals, known clients",
-        "the same of known clients, weighted by withheld rows plus 1",
+        "interval width of known clients, weighted by withheld rows plus 1",
     ),
     "conformal_threshold": Score("", NEITHER, "threshold of the sets", "the largest score inside of a conformal set"),
     "conformal_bytes": Score(
         BYTES,
         LOWER,
         "bytes for the threshold",
-        "that all clients send once for the threshold of a model; not in `up_bytes`",
+        "what all clients send once for the threshold of a model; not in `up_bytes`",
     ),
 }
 # suffix of accuracy and rmse -> (meaning, name if higher values are better, name if lower values are better)
@@ -128,9 +128,9 @@ _DERIVED = {
     "last3": ("mean of the last 3 evaluated rounds", "last 3 rounds' mean", "last 3 rounds' mean"),
 }
 NUMBERED = {
-    r"personal_.+_clients": (CLIENTS, "known clients for which a metric is defined, which alone count in its mean"),
+    r"personal_.+_clients": (CLIENTS, "known clients for which the metric is defined; the mean is over these clients"),
     r"accuracy_base_\d+(_fold_\d+)?": (SHARE, "accuracy of one base of a stack, or of its sub models of one fold"),
-    r"rmse_base_\d+(_fold_\d+)?": (TARGET, "RMSE of the same"),
+    r"rmse_base_\d+(_fold_\d+)?": (TARGET, "RMSE of one base of a stack, or of its sub models of one fold"),
 }
 
 

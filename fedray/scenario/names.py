@@ -170,7 +170,7 @@ _OPTIMIZERS = {
     "rmsprop": NameSpec("RMSprop with the constants of torch, without momentum"),
 }
 _AUGMENTATIONS = {
-    "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); what comes in is 0"),
+    "crop": NameSpec("a picture moves by up to an eighth of its side (4 pixels of 32); new pixels are 0"),
     "flip": NameSpec("a picture is mirrored, left to right, with probability 1/2"),
 }
 _ROWS = (

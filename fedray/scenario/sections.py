@@ -196,7 +196,7 @@ SELECTION_SPECS: Mapping[str, opt.NameSpec] = {
     "uniform": opt.NameSpec("every client of a tier with the same odds, without replacement"),
     "examples": opt.NameSpec("odds in proportion to the samples of a client, without replacement"),
     "power_of_choice": opt.NameSpec(
-        "of d candidates the clients with the largest known losses (Cho et al. 2020, rpow-d)",
+        "the clients with the largest known losses among d candidates (Cho et al. 2020, rpow-d)",
         {"candidates": opt.Option(None, opt.maybe(opt.whole(1, 10**9)))},
     ),
     "oort": opt.NameSpec(
@@ -204,7 +204,7 @@ SELECTION_SPECS: Mapping[str, opt.NameSpec] = {
         {"exploration": opt.Option(0.9, opt.real("[0, 1]")), "penalty": opt.Option(2.0, opt.real("[0, 100]"))},
     ),
     "round_robin": opt.NameSpec("the clients of all tiers in turn, by their ids"),
-    "fair": opt.NameSpec("the same clients for an age of K rounds, every client in as many ages as the others"),
+    "fair": opt.NameSpec("the same clients for an age of K rounds; all clients take part in equally many ages"),
 }
 SCHEDULE_SPECS: Mapping[str, opt.NameSpec] = {
     "permutation": opt.NameSpec("every row trains every model once in K rounds (Fed-ensemble)"),
@@ -391,7 +391,7 @@ DATA_SPECS: dict[str, DataSpec] = {
         natural=True,
     ),
     "union": DataSpec(
-        "several data sets of the same inputs as one, with the column `domain` (data.sets)",
+        "several data sets of one input shape, joined, with the column `domain` (data.sets)",
         {
             "sets": opt.Option(opt.REQUIRED, opt.list_of(opt.text, 20)),
             "classes": opt.Option("shared", opt.one_of("shared", "apart")),
@@ -425,7 +425,7 @@ _SKEW = opt.real("[0, 100]")
 _ALPHA = opt.real("[0.0001, 1e9)")  # for a smaller alpha one client has all samples of a class, and numbers underflow
 
 
-@opt.means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size a client")
+@opt.means("word or list of whole numbers", "`equal`, `lognormal`, `power_law`, `exponential`, or one size per client")
 def _sizes(value: object) -> object:
     """Checks the key for the sizes of clients: the name of a distribution, or a list of exact sizes."""
     if isinstance(value, str):
@@ -444,14 +444,14 @@ PARTITION_SPECS: Mapping[str, opt.NameSpec] = {
     ),
     "classes": _name("each client holds exactly `classes` classes", classes=opt.Option(2, opt.whole(1, 10**6))),
     "dirichlet": _name(
-        "shares of each class over the clients drawn from Dirichlet(alpha)",
+        "each class is split over the clients in shares from Dirichlet(alpha)",
         alpha=opt.Option(0.5, _ALPHA),
         allow_empty=opt.Option(False, opt.flag),
         min_rows=opt.Option(None, opt.whole(0, 10**9)),
         cap=opt.Option(None, opt.flag),
     ),
     "dirichlet_clients": _name(
-        "class shares of each client drawn from Dirichlet(alpha), in sizes of a law of their own",
+        "each client draws class shares from Dirichlet(alpha); `sizes` sets its size",
         alpha=opt.Option(0.5, _ALPHA),
         sizes=opt.Option("equal", _sizes),
         skew=opt.Option(1.0, _SKEW),
@@ -465,9 +465,9 @@ PARTITION_SPECS: Mapping[str, opt.NameSpec] = {
     "sizes": _name("shuffled, exact sizes", sizes=opt.Option(opt.REQUIRED, opt.list_of(opt.whole(1, 10**9), 10**6))),
     "natural": _name("as the data comes: by writer, role, device or generated client", min_rows=_ENOUGH),
     "column": _name(
-        "by the values of a column, one a client", column=opt.Option(opt.REQUIRED, opt.column_name), min_rows=_ENOUGH
+        "a client for each value of a column", column=opt.Option(opt.REQUIRED, opt.column_name), min_rows=_ENOUGH
     ),
-    "domain": _name("by the values of a column, one a group of clients", column=opt.Option("domain", opt.column_name)),
+    "domain": _name("a group of clients for each value of a column", column=opt.Option("domain", opt.column_name)),
     "time": _name(
         "sorted by a column, the earliest rows to the first client", column=opt.Option(opt.REQUIRED, opt.column_name)
     ),
