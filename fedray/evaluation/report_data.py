@@ -304,5 +304,4 @@ def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: floa
         "predictive": np.stack([first, of.y, mean, np.sqrt(variance)], axis=1)[order],
         "pit": regression.pit(mean, variance, of.y),
         "coverage": np.array(covered),
-        "errors": np.stack([np.sqrt(variance), np.abs(of.y - mean)], axis=1),
     }

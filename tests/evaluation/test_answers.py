@@ -107,7 +107,6 @@ def test_the_arrays_that_a_report_draws_are_those_of_predictions() -> None:
     mean = line.predict(x).mean
     with np.load(line.path / "pictures.npz") as drawn:
         assert np.allclose(drawn["predictive"].T[:3], [x[:, 0], y[:, 0], mean[:, 0]], atol=1e-4)
-        assert np.allclose(drawn["errors"][:, 1], np.abs(mean - y)[:, 0], atol=1e-4)
         assert np.allclose(drawn["client_rmse_equal"], np.full(4, line.metrics["rmse"]), rtol=1e-5)
 
 
