@@ -22,6 +22,7 @@ from fedray.report.read import ReadRun, pivot_rounds
 MOST_WRITTEN_CLASSES = 12  # with more classes the cells of the confusion matrix have no numbers
 MOST_TURNS = 12  # full rises and falls that a curve over one input may have
 MOST_DRAWN_ROWS = 100_000  # targets drawn at most
+MOST_DRAWN_INTERVALS = 400  # targets with an interval of their own drawn at most
 MOST_NAMED_CLASSES = 20  # with more classes the axes show no names
 
 
@@ -78,7 +79,7 @@ def draw_shares(axes: Axes, shares: FloatArray, classes: Sequence[str] = (), *, 
     A table of many columns has no written shares. Rows and columns are labeled by the names in `classes`. If there are
     no names or too many names, the labels are numbers. The darkest color stands for the share `high`.
     """
-    axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high)
+    axes.imshow(shares, cmap=pictures.make_colormap(), vmin=0, vmax=high, label=pictures.SHARES)
     if shares.shape[1] <= MOST_WRITTEN_CLASSES:
         for (i, j), share in np.ndenumerate(shares):
             if share >= 0.005:
@@ -116,7 +117,9 @@ def figure_predictive(run: ReadRun) -> Figure | None:
         axes.plot(x[known], y[known], ".", label="target", **dots)
         axes.set(xlabel="input", ylabel="output (target units)")
     else:
-        some = curves.pick_evenly(np.arange(len(y)), 400)
+        some = curves.pick_evenly(np.arange(len(y)), MOST_DRAWN_INTERVALS)
+        if len(some) < len(y):
+            figure.set_label(f"{title} ({len(some)} of {len(y)} drawn)")
         look |= {"fmt": ".", "elinewidth": 0.6, "markersize": 4, "alpha": 0.45, "rasterized": True}
         axes.errorbar(y[some], mean[some], yerr=1.96 * sd[some], label="95 % interval", **look)
         ends = [float(np.nanmin(y)), float(np.nanmax(y))]
@@ -212,7 +215,8 @@ def figure_ood(run: ReadRun) -> Figure | None:
     figure, axes = pictures.make_canvas(f"{title}input are told apart", size=(pictures.NARROW, 3.4))
     colors = (pictures.ACCENT, pictures.ORANGE)
     for place, (share, color) in enumerate(zip(shares, colors, strict=True)):
-        pictures.draw_bars(axes, left + (0.08 + 0.42 * place) * width, 0.0, 0.42 * width, share, facecolor=color)
+        look: dict[str, Any] = {"at": left + width / 2, "facecolor": color}
+        pictures.draw_bars(axes, left + (0.08 + 0.42 * place) * width, 0.0, 0.42 * width, share, **look)
     axes.set(xlabel="entropy of the answer (nats)", ylabel="share of the inputs", xlim=(0.0, left[-1] + width))
     axes.set_ylim(0.0, None)
     pictures.use_percent(axes.yaxis)
@@ -225,7 +229,7 @@ def figure_ood(run: ReadRun) -> Figure | None:
 
 
 def figure_loss_plane(run: ReadRun) -> Figure | None:
-    """Draws the log loss on the plane through the parameters of models 0, 1 and 2, and marks these models."""
+    """Draws the logarithm of the loss on the plane through models 0, 1 and 2, and marks these models."""
     plane = run.pictures.get("loss_plane")
     if plane is None:
         return None
@@ -241,7 +245,7 @@ def figure_loss_plane(run: ReadRun) -> Figure | None:
         axes.annotate(f"model {k}", (a, b), (way, 5), textcoords="offset points", **look)
     axes.set(xlabel="first direction of the plane (distance between weights)", ylabel="second direction")
     axes.set(xlim=(left, right), ylim=(bottom, top))
-    bar = figure.colorbar(shown, label="log loss", ticks=MaxNLocator(5))
+    bar = figure.colorbar(shown, label="ln of the loss", ticks=MaxNLocator(5))
     bar.outline.set_visible(False)
     return figure
 
@@ -300,8 +304,8 @@ def figure_weights(run: ReadRun) -> Figure | None:
     title = f"Personal weights: a client's favourite model gets {100 * most:.0f} % (equal: {100 / models:.0f} %)"
     shown = curves.pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, float(np.clip(1.2 + 0.22 * models, 1.9, 5))))
-    high = float(alpha.max())
-    picture = axes.imshow(alpha[shown].T, cmap=pictures.make_colormap(), vmin=0, vmax=high, aspect="auto")
+    look: dict[str, Any] = {"vmin": 0, "vmax": float(alpha.max()), "aspect": "auto", "label": pictures.SHARES}
+    picture = axes.imshow(alpha[shown].T, cmap=pictures.make_colormap(), **look)
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
     axes.set_ylabel("model")
@@ -376,7 +380,7 @@ def sort_clients(values: FloatArray | None) -> tuple[FloatArray, list[int]] | No
 # ---------------------------------------------------------------------------------------------------------------------
 # Accuracy by class and by tier, which a mean over all clients hides, and by tier over rounds (`evaluate.clients`).
 
-WIDE_FROM = 16  # classes drawn at most
+WIDE_FROM = 16  # with more classes the figure is as wide as the page
 Z = 1.96  # normal quantile of a 95 % interval
 
 
@@ -545,7 +549,7 @@ def figure_drift(run: ReadRun) -> Figure | None:
         far = np.array(who)[np.argsort(-np.abs(z), kind="stable")[:number]].tolist()
         names = ", ".join(map(str, far[:MOST_NAMED_CLIENTS])) + ", ..." * (number > MOST_NAMED_CLIENTS)
         axes.annotate(f"client {names}", (0.08, 0.93), xycoords="axes fraction", color=pictures.ORANGE, fontsize=9)
-    axes.set(xlabel=f"{len(z)} clients, most unlike the others first", ylabel="drift score (standard deviations)")
+    axes.set(xlabel=f"{len(z)} clients, highest score first", ylabel="drift score (standard deviations)")
     axes.set(xlim=(-0.7, len(z) - 0.3), ylim=(min(float(z[-1]), -ANOMALY_Z) * 1.12, max(float(z[0]), ANOMALY_Z) * 1.25))
     pictures.name_places(axes.xaxis, who, whole="client ")
     return figure
@@ -584,8 +588,8 @@ def figure_confusions(run: ReadRun) -> Figure | None:
     names = read_class_names(run, len(counts[0]))
     for one, table, what, share in zip(axes, counts, ("plain average", "stack"), right, strict=True):
         draw_shares(one, table / np.maximum(table.sum(axis=1, keepdims=True), 1), names)
-        one.set_xlabel(f"answer of the {what}, {100 * share:.1f} % right")
-    axes[0].set_ylabel("true class")
+        one.set_title(f"{what}, {100 * share:.1f} % right", fontsize=9.5, loc="left")
+        one.set(xlabel="answer", ylabel="true class")
     return figure
 
 
@@ -604,9 +608,12 @@ def figure_meta(run: ReadRun) -> Figure | None:
         axes.axvline(i * classes - 0.5, color=pictures.INK, linewidth=1)
     names = [str(name) for name in run.pictures["stack_bases"]]
     names = names if len(names) == bases else [str(i) for i in range(bases)]  # number of sub models side by side
-    axes.set_xticks([(i + 0.5) * classes - 0.5 for i in range(bases)], names)
+    known = read_class_names(run, classes)
+    columns = [f"class {one} by {base}" for base in names for one in known]
+    ticks = {(i + 0.5) * classes - 0.5: base for i, base in enumerate(names)}
+    pictures.name_places(axes.xaxis, columns, whole="probability of ", ticks=ticks)
     if classes <= MOST_NAMED_CLASSES:
-        axes.set_yticks(range(classes), read_class_names(run, classes))
+        axes.set_yticks(range(classes), known)
     pictures.hide_frame(axes)
     axes.set(xlabel="probability of class 0, 1, ... by base", ylabel="answer")
     bar = figure.colorbar(shown, label="weight")

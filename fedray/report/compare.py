@@ -356,7 +356,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
         x, curve = lines[0][2]
         ends = {"bytes": f"{format_bytes(x[-1])} moved", "seconds": f"{format_seconds(x[-1])} of virtual time"}
         end = format_number(float(curve.mean[-1]), metric)
-        title = f"{word} is {end} after {ends.get(what, f'{x[-1]:.0f} rounds')}"
+        title = f"{word} is {end} after {ends.get(what, curves.count_rounds(runs[0], float(x[-1])))}"
     elif wide:  # the spread at the end of the runs; only paired differences show which run is better
         title += f" over the rounds of {len(lines)} runs"
         if len(lines) <= MOST_NAMED_RUNS:

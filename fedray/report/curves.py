@@ -23,7 +23,7 @@ from fedray.scenario.shipped import find_last_phase_start
 # Pictures of the jobs of the first replicate: which client trained which model, and at which cost.
 
 MOST_ROUNDS, MOST_CLIENT_ROWS = 60, 100  # at most so many rounds and clients are shown
-MOST_LANES = 40  # at most so many clients are drawn on a virtual clock
+MOST_LANES = 40  # at most so many clients are drawn on a virtual clock, and the client that the title names
 FAINT_ALPHA = 0.25  # color of a job that did not finish
 EQUAL_SHARE = 0.99  # a client with this share of the slowest client's seconds does not wait
 
@@ -122,12 +122,12 @@ def figure_traffic(run: ReadRun) -> Figure | None:
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 1.1 + 0.55 * len(tiers)))
     where = np.arange(len(tiers))
     for shift, values, color in ((-0.19, up, pictures.ACCENT), (0.19, down, pictures.PALETTE[4])):
-        pictures.draw_bars(axes, 0.0, where + shift - 0.17, values / unit, 0.34, facecolor=color)
+        pictures.draw_bars(axes, 0.0, where + shift - 0.17, values / unit, 0.34, lying=True, facecolor=color)
         for y, value in zip(where + shift, values, strict=True):
             axes.annotate(format_bytes(value), (value / unit, y), (4, 0), textcoords="offset points", va="center")
     axes.grid(visible=False)
     axes.set_yticks(where, tiers)
-    axes.set(xlabel=f"bytes ({name}{', mean of the replicates' if run.worlds > 1 else ''})")
+    axes.set(xlabel=f"bytes ({name}{', mean of the replicates and folds' if run.worlds > 1 else ''})")
     axes.set(xlim=(0, 1.2 * most / unit), ylim=(len(tiers) - 0.5, -0.5))
     pictures.draw_key(axes, ["uplink", "downlink"], [pictures.ACCENT, pictures.PALETTE[4]])
     return figure
@@ -218,7 +218,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     title = f"Round {jobs['round'].iloc[0]} waits {format_seconds(float(done[slowest]))} for {name}; "
     title += f"half the clients are done after {format_seconds(half)}"
     lanes = pd.DataFrame({"tier": tier.map(run.tiers.index), "wait": -done}).sort_values(["tier", "wait"]).index
-    figure, axes, shown = draw_lanes(run, title, jobs, lanes.to_numpy())
+    figure, axes, shown = draw_lanes(run, title, jobs, lanes.to_numpy(), named=int(slowest))
     axes.set_xlim(0, done[slowest] * 1.01)
     mark_groups(axes, [tier[i] for i in shown])
     axes.axvline(half, **pictures.DASHED)
@@ -226,22 +226,26 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     return figure
 
 
-def draw_lanes(run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray) -> tuple[Figure, Axes, list[int]]:
+def draw_lanes(
+    run: ReadRun, title: str, jobs: pd.DataFrame, clients: IntArray, named: int | None = None
+) -> tuple[Figure, Axes, list[int]]:
     """Draws jobs on a virtual clock, one lane per client, in the colors of their models.
 
     `jobs` has a row for each job. Its columns are `client`, `model`, `start`, `sim_seconds`, `tall` (height of the bar)
     and `low` (space above the bar). `tall` and `low` are fractions of the lane's height. The lanes are in the order of
-    `clients`. If there are many clients, only evenly spaced clients are shown.
+    `clients`. If there are many clients, only evenly spaced clients and the client `named` are shown.
 
     Returns:
         The figure, its axes, and the clients that are shown.
     """
-    shown = pick_evenly(clients, MOST_LANES).tolist()
+    picked = {named, *pick_evenly(clients, MOST_LANES).tolist()}
+    shown = [client for client in clients.tolist() if client in picked]
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, max(2.2, 1.0 + 0.155 * len(shown))))
     for model, mine in jobs[jobs["client"].isin(shown)].groupby("model"):
         low = mine["client"].map(shown.index) - 0.4 + 0.8 * mine["low"]
         color = pictures.pick_color(int(model), run.trained)
-        pictures.draw_bars(axes, mine["start"], low, mine["sim_seconds"], 0.8 * mine["tall"], facecolor=color)
+        look: dict[str, Any] = {"lying": True, "facecolor": color}
+        pictures.draw_bars(axes, mine["start"], low, mine["sim_seconds"], 0.8 * mine["tall"], **look)
     axes.set_yticks(range(len(shown)), [str(i) for i in shown], fontsize=7)
     axes.set_ylabel("client" if len(shown) == len(clients) else f"client ({len(shown)} of {len(clients)})")
     axes.set_ylim(len(shown) - 0.3, -0.7)
@@ -293,7 +297,8 @@ def figure_staleness(run: ReadRun) -> Figure | None:
     axes.set(xlabel="staleness (steps of the model since the job started)", ylabel="uploads of the tier")
     axes.set(xlim=(-0.6, most + 0.6), ylim=(0, None))
     pictures.use_percent(axes.yaxis)
-    pictures.use_whole_numbers(axes.xaxis)
+    last = f"{most} or more" if late.max() > most else most
+    pictures.name_places(axes.xaxis, [*range(most), last])  # by name: the bars of a tier stand beside these places
     if len(names) > 1:
         pictures.draw_key(axes, names, colors)
     return figure
@@ -331,9 +336,11 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     curve = run.curve(run.metric)
     if curve is None:
         return None
-    figure, axes = pictures.make_canvas(_rounds_title(run, curve), size=(pictures.WIDE, 4.4))
     single = run.models == 1
     members = [None if single else run.member(k) for k in range(min(run.models, MOST_MEMBER_LINES))]
+    left_out = run.models > len(members) and any(member is not None for member in members)
+    title = _rounds_title(run, curve) + f" ({len(members)} of {run.models} members drawn)" * left_out
+    figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.4))
     for k, member in enumerate(members):
         if member is not None:
             label = f"model {k}" if run.models <= LEGEND_MODELS else f"_model {k}"
@@ -496,10 +503,21 @@ def label_rounds(run: ReadRun) -> str:
     return "steps of each walk" if "graph_edges" in run.pictures else "rounds completed"
 
 
+def count_rounds(run: ReadRun, number: float) -> str:
+    """Returns a number of rounds in words, which are steps in a run of random walks.
+
+    Example:
+        >>> count_rounds(ReadRun("one", {}, "", {}, {}, {}, None, None, {}), 1)
+        '1 round'
+    """
+    word = "step" if "graph_edges" in run.pictures else "round"
+    return f"{number:.0f} {word}{'s' * (number != 1)}"
+
+
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
     what = name_score(run.metric)
     end = format_number(float(curve.mean[-1]), run.metric)
-    after = f"after {curve.round[-1]:.0f} rounds"
+    after = f"after {count_rounds(run, float(curve.round[-1]))}"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
     if run.models == 1 or best is None:
         return f"{what[0].upper() + what[1:]} is {end} {after}"

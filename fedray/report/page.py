@@ -153,6 +153,7 @@ BUDGET_NOTE = (
     "columns. A run is not compared where none is near enough: one from 90 % on, or one on either side, the later of "
     "which cost at most twice the other."
 )
+CONFUSION_NOTE = f"Up to {clients.MOST_WRITTEN_CLASSES} classes: numbers, in percent of the row; 0 is left empty."
 SECONDS_NOTE = "A round lasts as long as its slowest counted client; without rounds it is a server step."
 TIERS_NOTE = "A dot is a client with its own weights over the models; line: the mean of the tier."
 LOSS_NOTE = (
@@ -184,14 +185,14 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         "How sure it is",
         (
             (clients.figure_calibration, "Bars that end on the dashed line are calibrated."),
-            (clients.figure_confusion, "Numbers: percent of the row, of which 0 is left empty."),
+            (clients.figure_confusion, CONFUSION_NOTE),
             (clients.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
             (clients.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
             (clients.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
             (clients.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
             (clients.figure_coverage, "Share of the targets inside the central interval of each level."),
             (clients.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
-            (clients.figure_loss_plane, "The plane through three members; colour: the loss of the weights there."),
+            (clients.figure_loss_plane, "The plane through three members; colour: ln of the training loss there."),
         ),
     ),
     (
@@ -219,7 +220,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
-            (clients.figure_clients, "Each client answers with its own weights or models. Dots: all models alike."),
+            (clients.figure_clients, "Each client answers with its own weights or models."),
             (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
             (clients.figure_tiers, TIERS_NOTE),
             (clients.figure_conformal, SETS_NOTE),
@@ -238,7 +239,8 @@ def render_one(run: ReadRun) -> str:
     """Renders the page of one run."""
     notes = []
     if run.worlds > 1:
-        notes.append(f"Pictures without bands, and the sentences beside them, are of replicate 0 of {run.worlds}.")
+        first = "Pictures without bands, and the sentences beside them, are of the first replicate and fold"
+        notes.append(f"{first}, unless an axis names a mean.")
     with pictures.use_figure_style():
         sections = []
         for title, draws in SECTIONS:

@@ -4,7 +4,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ NARROW, WIDE = 5.4, 10.8  # inches: two figures side by side, or one across the 
 MOST_VECTOR_MARKS = 400  # if there are more bars or dots, they become pixels within the SVG, with a tenth of the size
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (4, 3))}  # style of a reference line
 BAND = "_band"  # label of a band that belongs to the line drawn before the band
+SHARES = "_shares"  # label of an image of shares, which the page shows in percent
 FIGURE_SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(("svg.fonttype", "axes.facecolor", "figure.facecolor"), "none"),
     **dict.fromkeys(("text.parse_math", "axes.spines.top", "axes.spines.right", "legend.frameon"), False),
@@ -157,19 +158,47 @@ def make_colormap() -> Colormap:
     return LinearSegmentedColormap.from_list("strength", [(*to_rgb(ACCENT), 0.04), (*to_rgb(ACCENT), 1.0)])
 
 
-def draw_bars(axes: Axes, left: ArrayLike, bottom: ArrayLike, width: ArrayLike, height: ArrayLike, **look: Any) -> None:
+class Bars(PathPatch):
+    """The rectangles that `draw_bars` draws.
+
+    Attributes:
+        sides: Left, bottom, width and height of the n rectangles, `[4, n]`.
+        at: The place that the page tells of each rectangle, `[n]`.
+        lying: Whether the widths are the values of the rectangles. Otherwise the heights are.
+    """
+
+    sides: NDArray[np.float64]
+    at: NDArray[np.float64]
+    lying: bool
+
+
+def draw_bars(
+    axes: Axes,
+    left: ArrayLike,
+    bottom: ArrayLike,
+    width: ArrayLike,
+    height: ArrayLike,
+    *,
+    at: ArrayLike | None = None,
+    lying: bool = False,
+    **look: Any,
+) -> None:
     """Draws many rectangles as one path, so that a hundred clients need only one SVG element.
 
-    Each argument has a number for each rectangle, `[n]`, or one number for all. `left` and `bottom` are the corner of a
-    rectangle. A rectangle of height 0 is not drawn.
+    `left`, `bottom`, `width` and `height` are `[n]`, or one number for all rectangles. `left` and `bottom` are the
+    corner of a rectangle. A rectangle of width or height 0 is not drawn. `at` and `lying` are those of `Bars`; without
+    `at` the page tells the middles.
     """
-    corners = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
-    x, y, w, h = (a[(corners[2] != 0) & (corners[3] != 0)] for a in corners)
+    x, y, w, h = np.broadcast_arrays(*(np.asarray(a, float) for a in (left, bottom, width, height)))
+    place = np.asarray((y + h / 2 if lying else x + w / 2) if at is None else at, float)
+    x, y, w, h, place = (a[(w != 0) & (h != 0)] for a in (x, y, w, h, place))
     if len(x) == 0:
         return
     points = np.stack([[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]]).transpose(2, 0, 1)
     codes = np.tile([Outline.MOVETO, Outline.LINETO, Outline.LINETO, Outline.LINETO, Outline.CLOSEPOLY], len(x))
-    axes.add_patch(PathPatch(Outline(points.reshape(-1, 2), codes), **{"linewidth": 0, **look}))
+    bars = Bars(Outline(points.reshape(-1, 2), codes), **{"linewidth": 0, **look})
+    bars.sides, bars.at, bars.lying = np.stack([x, y, w, h]), place, lying
+    axes.add_patch(bars)
     axes.autoscale_view()
 
 
@@ -213,26 +242,32 @@ class PlaceNames:
         names: One name per position.
         whole: A text before each name on the page. If it is set, the ticks show numbers. None means that the ticks show
             as many names as fit.
+        ticks: The text of each tick by its position, if the ticks show neither names nor numbers.
     """
 
     names: tuple[str, ...]
     whole: str | None = None
+    ticks: Mapping[float, str] | None = None
 
     def __call__(self, value: float, _place: int | None = None) -> str:
         """Returns the text of a tick. Between two positions it is empty."""
+        if self.ticks is not None:
+            return self.ticks.get(value, "")
         place = round(value)
         if place != value or not 0 <= place < len(self.names):
             return ""
         return self.names[place] if self.whole is None else str(place)
 
 
-def name_places(axis: Any, names: Sequence[object], *, whole: str | None = None) -> None:
-    """Names every position of an axis.
-
-    The axis has whole numbers from 0. `whole` is the text before each name, as in `PlaceNames`.
-    """
-    use_whole_numbers(axis)
-    axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole)))
+def name_places(
+    axis: Any, names: Sequence[object], *, whole: str | None = None, ticks: Mapping[float, str] | None = None
+) -> None:
+    """Names every position of an axis of whole numbers from 0. `whole` and `ticks` are those of `PlaceNames`."""
+    if ticks is None:
+        use_whole_numbers(axis)
+    else:
+        axis.set_ticks(list(ticks))
+    axis.set_major_formatter(FuncFormatter(PlaceNames(tuple(str(name) for name in names), whole, ticks)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -254,7 +289,8 @@ def read_panels(figure: Figure) -> list[Panel]:
     Returns:
         A dict for each panel. `title` is the title, and `x` and `y` describe the axes (label, percent, names of
         positions, log). `traces` holds the drawn numbers. `scales` has the axes that may become logarithmic: "", "x",
-        "y" or "xy". `every` is n if only every n-th number is kept.
+        "y" or "xy". `every` is n if only every n-th number is kept. In a panel with artists drawn as pixels, which the
+        script can neither hide nor draw anew, `scales` is empty and no trace is in the script's legend.
 
     Example:
         >>> figure, axes = make_canvas("Losses")
@@ -263,7 +299,7 @@ def read_panels(figure: Figure) -> list[Panel]:
         >>> panel["traces"][0]["name"], panel["traces"][0]["y"], panel["scales"]
         ('model 0', [0.9, 0.5, 0.25], 'y')
     """
-    found = []
+    found: list[Panel] = []
     panels = _list_panels(figure)
     for index, axes in enumerate(panels):
         traces, every = _thin(_read_traces(axes, f"p{index}"), MOST_NUMBERS // len(panels))
@@ -272,12 +308,30 @@ def read_panels(figure: Figure) -> list[Panel]:
             axis.label.set_gid(f"p{index}{name}-label")
         if (legend := axes.get_legend()) is not None:
             legend.set_gid(f"p{index}-legend")
+        scales = _find_scales(axes, traces)
+        if any(artist.get_rasterized() for artist in axes.get_children()):
+            scales, traces = "", [{**trace, "legend": False} for trace in traces]
         panel: Panel = {"title": axes.get_title(loc="left"), "x": _read_axis(axes.xaxis), "y": _read_axis(axes.yaxis)}
-        found.append({**panel, "traces": traces, "scales": _find_scales(axes, traces), "every": every})
+        found.append({**panel, "traces": traces, "scales": scales, "every": every})
+    _complete_labels(found)
     return found
 
 
-def read_frames(figure: Figure) -> dict[str, Any]:
+def _complete_labels(panels: list[Panel]) -> None:
+    """Adds the labels and titles that panels lack, because panels side by side or one above the other share them.
+
+    A panel without a title is named by the label of its x axis if these labels differ, and otherwise of its y axis.
+    """
+    first, last = (panels[0]["y"]["label"], panels[-1]["x"]["label"]) if panels else ("", "")
+    for panel in panels:
+        panel["x"]["label"] = panel["x"]["label"] or last
+        panel["y"]["label"] = panel["y"]["label"] or first or panel["title"]
+    apart = len({panel["x"]["label"] for panel in panels}) > 1
+    for panel in panels:
+        panel["title"] = panel["title"] or panel["x" if apart else "y"]["label"]
+
+
+def read_frames(figure: Figure) -> list[dict[str, Any]]:
     """Returns the positions of the panels in the SVG of a written figure, in units of the view box."""
     width, height = (72.0 * float(inches) for inches in figure.get_size_inches())
     frames = []
@@ -286,7 +340,7 @@ def read_frames(figure: Figure) -> dict[str, Any]:
         corners = (box.x0 * width, (1 - box.y0) * height, box.x1 * width, (1 - box.y1) * height)
         ends = [*axes.get_xlim(), *axes.get_ylim()]
         frames.append({"box": [round(c, 2) for c in corners], "ends": _pack(ends, digits=8)})
-    return {"size": [width, height], "frames": frames}
+    return frames
 
 
 def _list_panels(figure: Figure) -> list[Axes]:
@@ -310,7 +364,7 @@ def _read_traces(axes: Axes, prefix: str) -> list[Trace]:
             colors = artist.get_facecolor() if len(artist.get_facecolor()) else artist.get_edgecolor()
             color = _show_color(colors[0]) if len(colors) == 1 else VARIABLES[MUTED]
             one = {**_name(artist.get_label()), "kind": "points", "x": places[:, 0], "y": places[:, 1], "color": color}
-        elif isinstance(artist, PathPatch):
+        elif isinstance(artist, Bars):
             one = _read_bars(artist, key)
         elif isinstance(artist, AxesImage):
             one = _read_cells(artist)
@@ -343,19 +397,14 @@ def _read_band(band: PolyCollection, of: Trace) -> Trace:
     return {"low": np.minimum(first, second), "high": np.maximum(first, second)}
 
 
-def _read_bars(patch: PathPatch, key: dict[str, str]) -> Trace | None:
-    """Returns left, bottom, width and height of rectangles drawn by `draw_bars`."""
-    corners = np.asarray(patch.get_path().vertices)
-    if len(corners) % 5 or not len(corners):
-        return None
-    corners = corners.reshape(-1, 5, 2)
-    sides = np.concatenate([corners[:, 0], corners[:, 2] - corners[:, 0]], axis=1)
-    color = to_hex(patch.get_facecolor())
-    name = str(patch.get_label() or "")
+def _read_bars(bars: Bars, key: dict[str, str]) -> Trace:
+    """Returns left, bottom, width and height of rectangles, their places, and which side is their value."""
+    color, name = to_hex(bars.get_facecolor()), str(bars.get_label() or "")
     return {
         **_name(name if name and not name.startswith("_") else key.get(color, "")),
         "kind": "bars",
-        **dict(zip(("x", "y", "w", "h"), sides.T, strict=True)),
+        **dict(zip(("x", "y", "w", "h", "at"), (*bars.sides, bars.at), strict=True)),
+        "lying": bars.lying,
         "color": _show_color(color),
     }
 
@@ -369,7 +418,8 @@ def _read_cells(image: AxesImage) -> Trace | None:
     x = left + (np.arange(wide) + 0.5) * (right - left) / wide
     y = (top if upper else bottom) + (np.arange(tall) + 0.5) * (bottom - top if upper else top - bottom) / tall
     cells = [_pack(row, digits=3) for row in values]
-    return {"name": "", "legend": False, "kind": "cells", "x": x, "y": y, "cells": cells, "color": ACCENT}
+    found = {"name": "", "legend": False, "kind": "cells", "x": x, "y": y, "cells": cells, "color": ACCENT}
+    return {**found, "percent": image.get_label() == SHARES}
 
 
 def _name(label: object) -> dict[str, Any]:
@@ -426,8 +476,8 @@ def _find_scales(axes: Axes, traces: list[Trace]) -> str:
 def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
     """Shortens the numbers of traces. Returns the traces, and the n with which every n-th point is kept.
 
-    Numbers keep five digits (seven on the x axis). n is 1 if there are at most `most` numbers. The last point is kept,
-    too. Traces of cells keep all points.
+    Numbers that are not whole keep five digits (seven on the x axis). n is 1 if there are at most `most` numbers,
+    without the places of bars. The last point is kept, too. Traces of cells keep all points.
     """
     sides = ("x", "y", "w", "h", "low", "high")
     for bars in (trace for trace in traces if trace["kind"] == "bars"):
@@ -438,7 +488,7 @@ def _thin(traces: list[Trace], most: int) -> tuple[list[Trace], int]:
         number = len(trace["x"])
         places = np.arange(0, number, 1 if trace["kind"] == "cells" else every)
         kept = np.unique(np.append(places, number - 1)) if number else places
-        for side in (side for side in sides if side in trace):
+        for side in (side for side in (*sides, "at") if side in trace):
             values = trace[side][kept] if len(trace[side]) == number and trace["kind"] != "cells" else trace[side]
             trace[side] = _pack(values, digits=7 if side == "x" else 5)
     return traces, every
@@ -449,14 +499,14 @@ def _plain(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _pack(values: Iterable[float] | Sequence[float], digits: int = 5) -> list[float | int | None]:
-    """Prepares numbers for JSON. Whole numbers get no point, and numbers that are not finite become null."""
+    """Prepares numbers for JSON. Whole numbers keep all digits, and numbers that are not finite become null."""
     found: list[float | int | None] = []
     for value in values:
         if not math.isfinite(value):
             found.append(None)
             continue
-        short = float(f"{value:.{digits}g}")
-        found.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
+        short = float(value if float(value).is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}")
+        found.append(int(short) if short.is_integer() and abs(short) < 2**53 else short)
     return found
 
 
@@ -479,7 +529,7 @@ class Picture(NamedTuple):
         svg: The figure as an `<svg>` element.
         place: The CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
         key: The name of the picture in the page, and in the names of downloaded files.
-        numbers: The panels of the figure and their positions in the SVG, as data for the page's script.
+        numbers: The panels of the figure and the frames that they have in the SVG, as data for the page's script.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
@@ -516,7 +566,7 @@ def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     numbers: dict[str, Any] = {"panels": read_panels(figure)}
     place = "wide" if float(figure.get_figwidth()) > NARROW else "half"
     svg = to_svg(figure, key)
-    numbers["views"] = {key: read_frames(figure)}
+    numbers["frames"] = read_frames(figure)
     return Picture(str(figure.get_label()), note, Markup(svg), place, key, numbers)
 
 

@@ -172,10 +172,13 @@ def test_every_figure_downloads_its_numbers(pages: Path, browser: Any, name: str
         assert shown.download(key, "PNG").read_bytes().startswith(b"\x89PNG"), key
         offered = shown.figure(key).locator(".tools button", has_text="CSV").count()
         assert offered == (key not in ("assignment", "graph"))  # a map of jobs and a graph show no numbers
+        assert shown.figure(key).locator(".scroll[tabindex]").count() == offered, key
         if not offered:
             continue
         rows = list(csv.reader(shown.download(key, "CSV").read_text(encoding="utf-8-sig").splitlines()))
         assert len(rows) > 1 and {len(row) for row in rows} == {len(rows[0])}, key
+        if key == "trials-0":
+            assert {row[0] for row in rows} == {"panel", "local.lr", "method.models"} and rows[0][2:] == ["x", "value"]
     shown.close()
 
 
@@ -201,9 +204,9 @@ def test_axes_become_logarithmic_and_whole_on_request(pages: Path, browser: Any)
     ticks = "all => all.map((one) => one.textContent)"
     for name, wanted in (("log x", {"10", "50"}), ("whole axis", {"20 %", "80 %"})):
         shown.press("rounds", name)
-        words = set(shown.figure("rounds").locator("[data-view=rounds] .ticks text").evaluate_all(ticks))
+        words = set(shown.figure("rounds").locator(".scroll .ticks text").evaluate_all(ticks))
         assert wanted <= words, (name, words)
-        drawn = shown.figure("rounds").locator("[data-view=rounds] .anew path[style*='fill: none']")
+        drawn = shown.figure("rounds").locator(".scroll .anew path[style*='fill: none']")
         assert drawn.count() == 7  # five members, the ensemble, the personalized accuracy
         shown.press("rounds", name)
     assert shown.figure("rounds").locator(".anew *").count() == 0
@@ -215,12 +218,14 @@ def test_axes_become_logarithmic_and_whole_on_request(pages: Path, browser: Any)
 
 def test_arrow_keys_read_the_values_aloud(pages: Path, browser: Any) -> None:
     shown = Open(browser, pages / "one.html")
-    view = shown.figure("rounds").locator("[data-view=rounds]")
-    view.focus()
-    for key in ("ArrowRight", "ArrowRight", "End"):
-        view.press(key)
+    view = shown.figure("rounds").locator(".scroll")
+    view.press("End")  # the first key
     said = shown.figure("rounds").locator("[aria-live]").text_content()
     assert said.startswith("rounds completed 60: ") and "ensemble" in said
+    tiers = shown.figure("tiers").locator(".scroll")  # dots beside the lines of the means
+    tiers.press("ArrowRight")
+    tiers.press("ArrowRight")
+    assert "mean" not in shown.figure("tiers").locator("[aria-live]").text_content()
     assert view.get_attribute("role") == "application" and view.get_attribute("aria-label").endswith("read the values.")
     shown.close()
 

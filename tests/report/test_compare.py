@@ -18,13 +18,7 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.methods import METHOD_SPECS
 from fedray.report import compare, curves
-from fedray.report.compare import (
-    compare_at_all_budgets,
-    compare_with_first,
-    find_best,
-    list_caveats,
-    make_difference_table,
-)
+from fedray.report.compare import compare_at_all_budgets, compare_with_first, find_best, list_caveats
 from fedray.report.page import render_many
 from fedray.report.read import BYTES, SECONDS, UPLINK, Best, ReadRun, find_end, find_headline, read_run, read_worlds
 from fedray.scenario.loader import read_scenario, to_plain
@@ -32,15 +26,9 @@ from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_sta
 
 
 def made(
-    name: str,
-    every: Sequence[float],
-    each: float = 1e6,
-    scores: Any = None,
-    *,
-    lift: float = 0.0,
-    pace: float = 10.0,
+    name: str, every: Sequence[float], each: float = 1e6, scores: Any = None, *, lift: float = 0.0, pace: float = 10.0,
     **keys: Any,
-) -> ReadRun:
+) -> ReadRun:  # fmt: skip
     """A run of three seeds, evaluated at some rounds; the score is `1 - exp(-cost / 20e6)`, or one of the rounds.
 
     A round sends `each` bytes, and takes `pace` seconds a MB; a lift differs a little between the seeds.
@@ -72,7 +60,7 @@ def difference(runs: Sequence[ReadRun], **at: Any) -> float | None:
 
 def tabulate(runs: Sequence[ReadRun]) -> dict[tuple[str, str], dict[str, str]]:
     """The table of differences by its score and run, and where these are read."""
-    head, rows = make_difference_table(runs, compare_at_all_budgets(runs))
+    head, rows = compare.make_difference_table(runs, compare_at_all_budgets(runs))
     texts = [list(map(str, row)) for row in rows]
     return {(row[0], row[1]): dict(zip(head, row, strict=True)) for row in texts}
 
@@ -260,15 +248,11 @@ def test_a_run_that_ended_in_an_early_phase_has_no_score_of_its_method() -> None
     fedavg, keys = made("fedavg", range(41)), {**FENS, "rounds": 30}
     early, late = (made("fens", range(n), **keys) for n in (21, 91))
     assert difference([fedavg, early]) is None and difference([fedavg, late]) is not None
-    assert list_caveats([fedavg, early]) == [
-        "fens has not begun the last phase of its method (round 20 of 130), and is not compared."
-    ]
+    note = "fens has not begun the last phase of its method (round 20 of 130), and is not compared."
+    assert list_caveats([fedavg, early]) == [note]
     assert list_caveats([fedavg, late])[0].endswith("is read at its end (round 90 of 130: it is not finished).")
-    sampled: dict[str, Any] = {
-        "scores": lambda t: np.where(t > 50, 0.9, 0.5),
-        "method": {"name": "fedpa", "burn_in": 50},
-    }
-    fedpa = made("fedpa", range(61), **sampled)
+    method = {"name": "fedpa", "burn_in": 50}
+    fedpa = made("fedpa", range(61), scores=lambda t: np.where(t > 50, 0.9, 0.5), method=method)
     assert difference([fedavg, fedpa]) is None  # by round 40 its clients have not sampled once
     assert difference([made("fedavg", range(56)), fedpa]) == pytest.approx(0.9 - (1 - np.exp(-55 / 20)))
 

@@ -74,9 +74,10 @@ def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     assert clients.figure_weights(bare_run(alpha=np.full((4, 3), 1 / 3))) is None
     assert clients.figure_clients(bare_run(client_accuracy=np.full(4, 0.5))) is None
     assert clients.figure_drift(bare_run(client_scores=np.full(4, np.nan))) is None
-    y = np.random.default_rng(0).normal(size=200)  # the mean is no curve of the first of several inputs
-    figure = clients.figure_predictive(bare_run(predictive=np.stack([y[::-1], y, y + 0.1, np.full(200, 0.3)], axis=1)))
+    y = np.random.default_rng(0).normal(size=401)  # the mean is no curve of the first of several inputs
+    figure = clients.figure_predictive(bare_run(predictive=np.stack([y[::-1], y, y + 0.1, np.full(401, 0.3)], axis=1)))
     assert figure is not None and figure.axes[0].get_xlabel() == "target (its own units)"
+    assert str(figure.get_label()).endswith(" (400 of 401 drawn)")
     run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
     n = len(run.clients or ())
     same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)
@@ -96,9 +97,15 @@ def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(classes: Re
         "Sub models reach 25 to 100 %",
         f"{n} of {2 * n} probabilities speak against their own class",
     ]
+    both, _, (meta,) = (pictures.read_panels(figure) for figure in drawn if figure is not None)
+    assert [one["title"].partition(",")[0] for one in both] == ["plain average", "stack"]
+    assert both[0]["traces"][0]["percent"] and meta["x"]["names"][n + 1] == "class trouser by 1 (cnn)"
 
 
-def test_bytes_of_a_curve_are_those_of_the_rounds(classes: ReadRun) -> None:
+def test_bytes_of_a_curve_are_those_of_the_rounds(classes: ReadRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "MOST_MEMBER_LINES", 3)
+    figure = curves.figure_rounds(classes)
+    assert figure is not None and str(figure.get_label()).endswith(" (3 of 5 members drawn)")
     found, totals = curves.read_curve_over(classes, "bytes"), classes.summary["totals"]
     assert found is not None and found[0][-1] == totals["up_bytes"] + totals["down_bytes"]
 
@@ -122,7 +129,8 @@ def test_a_job_map_shows_every_model_of_a_client() -> None:
     np.testing.assert_allclose(image[:, 0, :3], paint[[1, 2, 0, 0]])
 
 
-def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
+def test_jobs_of_a_client_follow_each_other_unless_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "MOST_LANES", 1)  # and one for the client that the title names
     columns = {"client": [3, 3, 5, 5], "model": [0, 1, 0, 1], "sim_seconds": [1.0, 2.0, 4.0, 1.0]}
     columns |= {"tier": ["slow", "slow", "wide", "wide"], "status": ["ok"] * 4, "round": [1] * 4}
     table = pa.table({**columns, "replicate": [0] * 4, "fold": [0] * 4})
@@ -133,6 +141,7 @@ def test_jobs_of_a_client_follow_each_other_unless_side_by_side() -> None:
     assert [each[:, 0, 0].tolist() for each in bars] == [[0.0, 0.0], [1.0, 0.0]]  # starts, model by model
     assert [each[:, 2, 0].tolist() for each in bars] == [[1.0, 4.0], [3.0, 1.0]]  # ends
     assert np.allclose([each[:, 2, 1] - each[:, 0, 1] for each in bars], [[0.8, 0.4]] * 2)  # heights
+    assert all(trace["lying"] for trace in pictures.read_panels(figure)[0]["traces"])
 
 
 def test_nobody_waits_for_a_client_that_came_late(classes: ReadRun) -> None:
@@ -220,4 +229,5 @@ def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path, classes: Rea
     assert table is not None and late is not None and curves.figure_flights(run) is not None
     most = max(step for step in table["staleness"].to_pylist() if step is not None)
     assert f"{most} at most" in str(late.get_label())
+    assert pictures.read_panels(late)[0]["x"]["names"][:2] == ["0", "1"]  # of each tier
     assert curves.figure_gantt(run) is None and curves.figure_gantt(classes) is not None

@@ -93,11 +93,8 @@ def test_a_cell_of_a_table_says_what_it_is_on_paper_too() -> None:
     """Wide tables have no head there: each cell has its own."""
     head = ["run", "method", *(f"score{i}" for i in range(10))]
     rows = [[f"run{j}", "2 of <b>", *(Best(f"{i}.{j}") if i == j else f"{i}.{j}" for i in range(10))] for j in (1, 2)]
-    tables = [
-        ("Scores", (head, rows), "said"),
-        ("Narrow", (head[:3], [row[:3] for row in rows]), ""),
-        ("No", ([], []), ""),
-    ]
+    narrow = (head[:3], [row[:3] for row in rows])
+    tables = [("Scores", (head, rows), "said"), ("Narrow", narrow, ""), ("No", ([], []), "")]
     text = fill_template(title="wide", facts=[], runs=[], tables=tables)
     boxes = re.findall(r'<div class="(sheet[^"]*)" tabindex="0" role="region" aria-label="([^"]*)"', text)
     assert boxes == [("sheet wide", "Scores"), ("sheet", "Narrow")]
@@ -138,10 +135,8 @@ def test_text_of_the_user_is_escaped_and_empty_numbers_are_gaps(
         place = table.column_names.index(name)
         table = table.set_column(place, name, pa.nulls(len(table), table[name].type))
     pq.write_table(table.append_column("crps", pa.nulls(len(table))), part)
-    names = ("rounds", "scores", "confusion", "classes", "data")  # pictures of these names and numbers
-    draws = [
-        (draw, note) for _, each in SECTIONS for draw, note in each if draw.__name__.removeprefix("figure_") in names
-    ]
+    names = [f"figure_{name}" for name in ("rounds", "scores", "confusion", "classes", "data")]
+    draws = [(draw, note) for _, each in SECTIONS for draw, note in each if draw.__name__ in names]
     monkeypatch.setattr("fedray.report.page.SECTIONS", (("Some", draws),))
     summary = json.loads((run / "summary.json").read_text())
     summary["metrics"]["nll"] = {"mean": None, "sd": None, "n": 5}

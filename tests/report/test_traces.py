@@ -31,23 +31,34 @@ def test_a_line_has_its_band_and_a_reference_line_is_no_number() -> None:
 
 def test_bars_are_named_by_the_key_and_places_by_their_axis() -> None:
     figure, axes = style.make_canvas("")
-    style.draw_bars(axes, np.arange(2.0), 0.0, 0.8, [1.0, 2.0], facecolor="#112233")
-    style.draw_bars(axes, np.arange(2.0), [1.0, 2.0], 0.8, [4.0, 3.0], facecolor="#445566")
+    style.draw_bars(axes, np.arange(2.0), 0.0, 0.8, [1.0, 2.0], at=[0.5, 1.5], facecolor="#112233")
+    style.draw_bars(axes, 0.0, [1.0, 2.0], [4.0, 4.0], 0.8, lying=True, facecolor="#445566")  # one value in all
     style.draw_key(axes, ["first", "second"], ["#112233", "#445566"])
     style.name_places(axes.xaxis, [7, 9])
     (panel,) = read_panels(figure)
-    assert [(t["name"], t["h"], t["y"]) for t in panel["traces"]] == [
-        ("first", [1, 2], [0]),
-        ("second", [4, 3], [1, 2]),
+    assert [(t["name"], t["h"], t["y"], t["at"], t["lying"]) for t in panel["traces"]] == [
+        ("first", [1, 2], [0], [0.5, 1.5], False),
+        ("second", [0.8], [1, 2], [1.4, 2.4], True),
     ]
     assert panel["x"]["names"] == ["7", "9"]
 
 
 def test_cells_have_the_values_of_their_rows() -> None:
     figure, axes = style.make_canvas("")
-    axes.imshow(np.array([[0.25, np.nan], [1.0, 2.0]]))
+    axes.imshow(np.array([[0.25, np.nan], [1.0, 12_346.0]]))
     (trace,) = read_panels(figure)[0]["traces"]
-    assert (trace["cells"], trace["x"], trace["y"]) == ([[0.25, None], [1, 2]], [0, 1], [0, 1])
+    assert (trace["cells"], trace["x"], trace["y"]) == ([[0.25, None], [1, 12_346]], [0, 1], [0, 1])  # no digit lost
+
+
+def test_panels_that_share_a_label_were_told_as_one_parameter() -> None:
+    figure, both = style.make_canvas("", 1, 2)
+    for axes, key in zip(both, ("lr", "models"), strict=True):
+        axes.scatter([1.0, 9.0], [0.5, 5.0], label="trials", rasterized=True)
+        axes.set_xlabel(key)
+    both[0].set_ylabel("accuracy")
+    panels = read_panels(figure)
+    assert [one["title"] for one in panels] == ["lr", "models"] and panels[1]["y"]["label"] == "accuracy"
+    assert not any(one["traces"][0]["legend"] or one["scales"] for one in panels)  # no script hides or moves pixels
 
 
 @settings(max_examples=15)
@@ -74,10 +85,10 @@ def test_the_ids_of_the_numbers_are_in_the_figure() -> None:
     ids = set(re.findall(r'id="([^"]*)"', str(picture.svg)))
     assert {"key-p0t0", "key-p0t0-band", "key-p0x", "key-p0y", "key-p0x-label", "key-p0-legend"} <= ids
     assert picture.numbers is not None
-    left, low, right, high = picture.numbers["views"]["key"]["frames"][0]["box"]
+    left, low, right, high = picture.numbers["frames"][0]["box"]
     path = re.search(r'id="key-p0t0">\s*<path d="M ([\d.]+) ([\d.]+)', str(picture.svg))
     assert path is not None
-    first, last = picture.numbers["views"]["key"]["frames"][0]["ends"][:2]
+    first, last = picture.numbers["frames"][0]["ends"][:2]
     assert float(path[1]) == pytest.approx(left + (0 - first) / (last - first) * (right - left), abs=0.1)
     assert high < float(path[2]) < low
 

@@ -1,15 +1,13 @@
 // Axes drawn anew.
 const AXES_DRAWN_ANEW = {
   redraw() {
-    for (const view of this.views) {
-      view.svg.querySelector(".anew")?.remove();
-      const layer = draw("g", {class: "anew"}, view.svg);
-      view.frames.forEach((frame, i) => this.redrawPanel(view, frame, i, layer));
-    }
+    this.svg.querySelector(".anew")?.remove();
+    const layer = draw("g", {class: "anew"}, this.svg);
+    this.frames.forEach((frame, i) => this.redrawPanel(frame, i, layer));
     this.leave();
   },
 
-  redrawPanel(view, frame, index, layer) {
+  redrawPanel(frame, index, layer) {
     const {panel} = frame, visible = new Set(this.shown(panel));
     const log = {x: this.modes.has("x") && panel.scales.includes("x"), y: this.modes.has("y") && panel.scales.includes("y")};
     const changed = {x: log.x, y: log.y || (this.modes.has("all") && panel.scales !== "")};
@@ -18,22 +16,22 @@ const AXES_DRAWN_ANEW = {
     frame.log = {x: panel.x.log || log.x, y: panel.y.log || log.y};
     for (const side of ["x", "y"]) {
       frame.ends[side] = changed[side] ? this.findEnds(frame, side, visible) : frame.given[side];
-      for (const part of this.find(view, `p${index}${side}`)?.children ?? []) {
-        part.classList.toggle("off", changed[side] && part.id !== `${view.key}-p${index}${side}-label`);
+      for (const part of this.find(`p${index}${side}`)?.children ?? []) {
+        part.classList.toggle("off", changed[side] && part.id !== `${this.key}-p${index}${side}-label`);
       }
     }
     for (const trace of panel.traces) {
-      for (const part of [this.find(view, trace.id), this.find(view, `${trace.id}-band`)]) {
+      for (const part of [this.find(trace.id), this.find(`${trace.id}-band`)]) {
         part?.classList.toggle("off", anew || !visible.has(trace));
       }
     }
     if (!anew) return;
     for (const side of ["x", "y"]) if (changed[side]) this.drawTicks(frame, side, layer);
-    const clip = `${view.key}-anew-${index}`, [left, low, right, high] = frame.box;
+    const clip = `${this.key}-anew-${index}`, [left, low, right, high] = frame.box;
     const hole = draw("clipPath", {id: clip}, layer);
     draw("rect", {x: left, y: high, width: right - left, height: low - high}, hole);
     const inside = draw("g", {"clip-path": `url(#${clip})`}, layer);
-    for (const trace of visible) this.drawTrace(view, frame, trace, inside);
+    for (const trace of visible) this.drawTrace(frame, trace, inside);
   },
 
   findEnds(frame, side, visible) {
@@ -61,7 +59,7 @@ const AXES_DRAWN_ANEW = {
     }
   },
 
-  drawTrace(view, frame, trace, into) {
+  drawTrace(frame, trace, into) {
     const points = trace.x.map((x, i) => [frame.x(x), frame.y(trace.y[i]), i]);
     if (trace.low) {
       const ends = (side) => trace.x.map((x, i) => [frame.x(x), frame.y(trace[side][i]) ?? frame.box[1]]);
@@ -69,7 +67,7 @@ const AXES_DRAWN_ANEW = {
       draw("path", {d: join(edge) + "z", style: `fill: ${trace.color}; opacity: 0.14`}, into);
     }
     if (trace.kind === "line") {
-      const given = this.find(view, trace.id)?.querySelector("path")?.getAttribute("style") ?? `stroke: ${trace.color}`;
+      const given = this.find(trace.id)?.querySelector("path")?.getAttribute("style") ?? `stroke: ${trace.color}`;
       draw("path", {d: join(points, trace.step), style: `${given}; fill: none`}, into);
     }
     if (trace.kind === "points" || points.length === 1) {

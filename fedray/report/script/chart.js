@@ -3,11 +3,9 @@ class Chart {
   constructor(figure, data) {
     Object.assign(this, {figure, data, hidden: new Set(), entries: new Map(), modes: new Set(), at: null});
     this.title = figure.querySelector("h3").textContent;
-    this.views = Object.entries(data.views).map(([key, view]) => ({
-      key, svg: figure.querySelector(`[data-view="${key}"] svg`),
-      frames: view.frames.map((frame, i) => new Frame(data.panels[i], frame)),
-    }));
-    this.views.forEach((view) => this.listen(view));
+    [this.key, this.svg] = [figure.dataset.key, figure.querySelector("svg")];
+    this.frames = data.frames.map((frame, i) => new Frame(data.panels[i], frame));
+    this.listen();
     this.makeLegend();
     this.makeTools();
     this.tip = make("div", {class: "tip", "aria-hidden": "true"});
@@ -15,7 +13,7 @@ class Chart {
     figure.append(this.tip, this.live);
   }
 
-  find(view, id) { return document.getElementById(`${view.key}-${id}`); }
+  find(id) { return document.getElementById(`${this.key}-${id}`); }
 
   shown(panel) { return panel.traces.filter((trace) => !this.hidden.has(trace.name) || !trace.legend); }
 
@@ -43,16 +41,14 @@ class Chart {
       row.append(button);
     }
     this.figure.querySelector("h3").after(row);
-    for (const view of this.views) {
-      this.data.panels.forEach((_, i) => this.find(view, `p${i}-legend`)?.classList.add("off"));
-    }
+    this.data.panels.forEach((_, i) => this.find(`p${i}-legend`)?.classList.add("off"));
   }
 
   // ---- the buttons below the figure ----
   makeTools() {
     const row = make("div", {class: "tools", role: "group", "aria-label": `Tools of the figure: ${this.title}`});
     const can = (side) => this.data.panels.some((panel) => panel.scales.includes(side));
-    const outside = this.views[0].frames.some((frame) => frame.panel.scales && this.isCut(frame));
+    const outside = this.frames.some((frame) => frame.panel.scales && this.isCut(frame));
     const modes = [["x", "log x", can("x"), "Logarithmic horizontal axis"],
       ["y", "log y", can("y"), "Logarithmic vertical axis"],
       ["all", "whole axis", outside, "Show the values that lie outside of the axis, too"]];
@@ -69,7 +65,7 @@ class Chart {
     }
     const rows = this.listRows();
     const every = Math.max(...this.data.panels.map((panel) => panel.every || 1));
-    const some = every > 1 ? ` (every ${every}th number)` : "";
+    const some = every > 1 ? ` (1 of ${every} numbers)` : "";
     const actions = [["SVG", "Download the figure as SVG", () => this.saveSvg()],
       ["PNG", "Download the figure as PNG", () => this.savePng()]];
     if (rows.length > 1) {
@@ -111,6 +107,5 @@ for (const {panels} of Object.values(NUMBERS)) {
 }
 for (const figure of document.querySelectorAll("figure[data-key]")) {
   const data = NUMBERS[figure.dataset.key];
-  if (data) new Chart(figure, {...data, name: figure.dataset.key});
+  if (data) new Chart(figure, data);
 }
-document.documentElement.classList.add("scripted");

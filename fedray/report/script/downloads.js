@@ -1,14 +1,13 @@
 // Downloads.
 const DOWNLOADS = {
   name(ending) {
-    const words = `${document.querySelector("h1").textContent} ${this.data.name}`;
+    const words = `${document.querySelector("h1").textContent} ${this.key}`;
     return `${words.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 80)}.${ending}`;
   },
 
   writeSvg() {
     this.leave();
-    const view = this.views.find(({svg}) => svg.getBoundingClientRect().width > 0) ?? this.views[0];
-    const copy = view.svg.cloneNode(true), {width, height} = view.svg.viewBox.baseVal;
+    const copy = this.svg.cloneNode(true), {width, height} = this.svg.viewBox.baseVal;
     copy.querySelectorAll(".off").forEach((part) => part.setAttribute("display", "none"));  // others may use what is in it
     copy.removeAttribute("style");
     const over = this.writeLegend(width, copy), tall = height + over;

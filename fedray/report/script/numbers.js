@@ -7,29 +7,23 @@ const NUMBERS_AS_ROWS = {
     const several = panels.length > 1, named = traces.some((trace) => trace.name);
     const band = traces.some((trace) => trace.low);
     const [{x, y}] = panels;
+    const across = panels.every((panel) => panel.x.label === x.label) ? x.label : "";
     const cells = traces.every((trace) => trace.kind === "cells");
-    const bars = traces.filter((trace) => trace.kind === "bars");
-    const flat = bars.length > 0 && bars.every((trace) => this.isLying(trace));
-    const start = flat && bars.some((trace) => trace.x.some((v) => v !== 0));
-    const value = several ? "value" : (flat && !cells ? x.label || "value" : y.label || "value");
+    const lying = traces.some((trace) => trace.lying);
+    const start = traces.some((trace) => trace.lying && trace.x.some((v) => v !== 0));
     const head = [...(several ? ["panel"] : []), ...(named ? ["series"] : []),
-      ...(cells ? [y.label || "row", x.label || "column", "value"]
-        : flat
-          ? [y.label || "row", ...(start ? ["start"] : []), x.label || "value"]
-          : [x.label || "x", value, ...(band ? ["low", "high"] : [])])];
+      ...(cells ? [y.label || "row", across || "column", "value"]
+        : lying
+          ? [y.label || "row", ...(start ? ["start"] : []), across || "value"]
+          : [across || "x", several ? "value" : y.label || "value", ...(band ? ["low", "high"] : [])])];
     const rows = [head];
     for (const panel of panels) {
       for (const trace of panel.traces) {
-        const who = [...(several ? [panel.title || panel.y.label] : []), ...(named ? [trace.name] : [])];
+        const who = [...(several ? [panel.title] : []), ...(named ? [trace.name] : [])];
         for (const row of this.listTrace(panel, trace, {band, start})) rows.push([...who, ...row]);
       }
     }
     return rows;
-  },
-
-  isLying(trace) {
-    return trace.kind === "bars" && new Set(trace.h.map((h) => Number(h.toPrecision(3)))).size === 1
-      && (new Set(trace.w.map((w) => Number(w.toPrecision(3)))).size > 1 || trace.x.every((x) => x === 0));
   },
 
   listTrace(panel, trace, {band, start}) {
@@ -38,19 +32,14 @@ const NUMBERS_AS_ROWS = {
       return trace.cells.flatMap((row, i) => row.map((value, j) =>
         [text(panel.y, trace.y[i]), text(panel.x, trace.x[j]), value]));
     }
-    if (trace.kind === "bars" && this.isLying(trace)) {
-      return trace.x.map((x, i) => [this.sayMiddle(panel.y, trace.y[i], trace.h[i]), ...(start ? [x] : []), trace.w[i]]);
+    if (trace.lying) {
+      return trace.at.map((at, i) => [text(panel.y, at), ...(start ? [trace.x[i]] : []), trace.w[i]]);
     }
     if (trace.kind === "bars") {
-      return trace.x.map((x, i) => [this.sayMiddle(panel.x, x, trace.w[i]), trace.h[i], ...(band ? ["", ""] : [])]);
+      return trace.at.map((at, i) => [text(panel.x, at), trace.h[i], ...(band ? ["", ""] : [])]);
     }
     return trace.x.map((x, i) => [text(panel.x, x), text(panel.y, trace.y[i]),
       ...(band ? [trace.low?.[i] ?? "", trace.high?.[i] ?? ""] : [])]);
-  },
-
-  sayMiddle(axis, low, size) {
-    const middle = Number((low + size / 2).toPrecision(5));
-    return nameOf(axis, middle) ?? middle;
   },
 
   makeTable([head, ...rows]) {

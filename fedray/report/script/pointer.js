@@ -1,25 +1,24 @@
 // Values under the pointer, and by arrow keys.
 const VALUES_UNDER_THE_POINTER = {
-  listen(view) {
-    const holder = view.svg.parentElement;
+  listen() {
+    if (!this.data.panels.some((panel) => panel.traces.length)) return;
+    const holder = this.svg.parentElement;
     holder.setAttribute("tabindex", "0");
-    if (this.data.panels.some((panel) => panel.traces.length)) {
-      holder.setAttribute("role", "application");
-      holder.setAttribute("aria-label", `${this.title}. Arrow keys read the values.`);
-    }
-    view.svg.addEventListener("pointermove", (event) => this.point(view, event));
-    view.svg.addEventListener("pointerleave", () => this.leave());
+    holder.setAttribute("role", "application");
+    holder.setAttribute("aria-label", `${this.title}. Arrow keys read the values.`);
+    this.svg.addEventListener("pointermove", (event) => this.point(event));
+    this.svg.addEventListener("pointerleave", () => this.leave());
     holder.addEventListener("blur", () => this.leave());
-    holder.addEventListener("keydown", (event) => this.step(view, event));
+    holder.addEventListener("keydown", (event) => this.step(event));
   },
 
-  point(view, event) {
-    const matrix = view.svg.getScreenCTM();
+  point(event) {
+    const matrix = this.svg.getScreenCTM();
     if (!matrix) return;
     const {x, y} = new DOMPoint(event.clientX, event.clientY).matrixTransform(matrix.inverse());
-    const index = view.frames.findIndex((frame) => frame.holds(x, y));
-    const found = index < 0 ? null : this.pick(view.frames[index], x, y);
-    if (found) this.show(view, index, found);
+    const index = this.frames.findIndex((frame) => frame.holds(x, y));
+    const found = index < 0 ? null : this.pick(this.frames[index], x, y);
+    if (found) this.show(index, found);
     else this.leave();
   },
 
@@ -56,13 +55,11 @@ const VALUES_UNDER_THE_POINTER = {
   describe({panel}, {lineAt, trace, i, j}) {
     if (lineAt === undefined && trace.kind === "cells") {
       const name = `${tell(panel.y, trace.y[i], "row")}, ${tell(panel.x, trace.x[j], "column")}`;
-      return {head: name, rows: [{name: "", value: say(trace.cells[i][j])}]};
+      return {head: name, rows: [{name: "", value: say(trace.cells[i][j], trace)}]};
     }
     if (lineAt === undefined && trace.kind === "bars") {
-      const flat = this.isLying(trace);
-      const [along, size, across] = flat ? [panel.y, "w", panel.x] : [panel.x, "h", panel.y];
-      const middle = flat ? this.sayMiddle(panel.y, trace.y[i], trace.h[i]) : this.sayMiddle(panel.x, trace.x[i], trace.w[i]);
-      return {head: tell(along, middle, this.data.panels.at(-1)[flat ? "y" : "x"].label),
+      const [along, size, across] = trace.lying ? [panel.y, "w", panel.x] : [panel.x, "h", panel.y];
+      return {head: tell(along, trace.at[i], "x"),
         rows: [{name: trace.name || across.label, color: trace.color, value: say(trace[size][i], across)}]};
     }
     if (lineAt === undefined) {
@@ -76,18 +73,18 @@ const VALUES_UNDER_THE_POINTER = {
       if (at < 0 || !known(line.y[at])) continue;
       const spread = line.low && known(line.low[at]) && line.high[at] > line.low[at]
         ? ` (${say(line.low[at], panel.y)} to ${say(line.high[at], panel.y)})` : "";
-      rows.push({name: line.name || panel.title || panel.y.label, color: line.color, at: line.y[at],
+      rows.push({name: line.name || panel.title, color: line.color, at: line.y[at],
         value: say(line.y[at], panel.y) + spread});
     }
     rows.sort((a, b) => b.at - a.at);
-    return {head: tell(panel.x, lineAt, this.data.panels.at(-1).x.label || "x"), rows};
+    return {head: tell(panel.x, lineAt, "x"), rows};
   },
 
-  show(view, index, found) {
-    const frame = view.frames[index], {head, rows} = this.describe(frame, found);
+  show(index, found) {
+    const frame = this.frames[index], {head, rows} = this.describe(frame, found);
     this.leave();
-    this.at = {view, index, found};
-    const layer = draw("g", {class: "cursor"}, view.svg), [left, low, , high] = frame.box;
+    this.at = {index, found};
+    const layer = draw("g", {class: "cursor"}, this.svg), [left, low, , high] = frame.box;
     let x, y = high + 8;
     if (found.lineAt !== undefined) {
       x = frame.x(found.lineAt);
@@ -110,12 +107,12 @@ const VALUES_UNDER_THE_POINTER = {
       mark.style.color = row.color ?? "transparent";
       return make("div", {}, mark, make("span", {text: row.name}), make("em", {text: row.value}));
     }), ...(more > 0 ? [make("div", {text: `and ${more} more`})] : []));
-    this.placeTip(view, x, y);
+    this.placeTip(x, y);
     return `${head}: ${rows.map((row) => `${row.name} ${row.value}`.trim()).join("; ")}`;
   },
 
-  placeTip(view, x, y) {
-    const matrix = view.svg.getScreenCTM(), own = this.figure.getBoundingClientRect();
+  placeTip(x, y) {
+    const matrix = this.svg.getScreenCTM(), own = this.figure.getBoundingClientRect();
     const spot = new DOMPoint(x, y).matrixTransform(matrix);
     this.tip.classList.add("shown");
     const {offsetWidth: wide, offsetHeight: tall} = this.tip;
@@ -128,33 +125,39 @@ const VALUES_UNDER_THE_POINTER = {
   leave() {
     this.at = null;
     this.tip?.classList.remove("shown");
-    for (const view of this.views) view.svg.querySelector(".cursor")?.remove();
+    this.svg.querySelector(".cursor")?.remove();
   },
 
-  step(view, event) {
+  step(event) {
     const moves = {ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity};
     const panels = {ArrowDown: 1, ArrowUp: -1};
     if (event.key === "Escape") return this.leave();
     if (!(event.key in moves) && !(event.key in panels)) return;
-    const index = Math.min(Math.max((this.at?.index ?? 0) + (panels[event.key] ?? 0), 0), view.frames.length - 1);
-    const stops = index < 0 ? [] : this.listStops(view.frames[index]);
+    const turned = this.at ? this.at.index + (panels[event.key] ?? 0) : 0;
+    const index = Math.min(Math.max(turned, 0), this.frames.length - 1);
+    const stops = this.listStops(this.frames[index]);
     if (!stops.length) return;
     event.preventDefault();
     const same = (a, b) => a.lineAt === b.lineAt && a.trace === b.trace && a.i === b.i && a.j === b.j;
     const now = this.at && this.at.index === index ? stops.findIndex((stop) => same(stop, this.at.found)) : -1;
-    const next = now < 0 ? 0 : Math.min(Math.max(now + (moves[event.key] ?? 0), 0), stops.length - 1);
-    this.live.textContent = this.show(view, index, stops[next]);
+    const first = event.key === "End" ? stops.length - 1 : 0;
+    const next = now < 0 ? first : Math.min(Math.max(now + (moves[event.key] ?? 0), 0), stops.length - 1);
+    this.live.textContent = this.show(index, stops[next]);
   },
 
+  // What the keys visit: lines and the dots beside them from left to right, then bars and cells in their order.
   listStops(frame) {
-    const {panel} = frame, stops = [];
-    const inside = (x) => { const at = frame.x(x); return at !== null && at >= frame.box[0] - 1 && at <= frame.box[2] + 1; };
-    const lines = this.shown(panel).filter((trace) => trace.kind === "line").flatMap((trace) => trace.x.filter(known));
-    stops.push(...[...new Set(lines)].filter(inside).sort((a, b) => a - b).map((lineAt) => ({lineAt})));
-    for (const trace of this.shown(panel)) {
+    const traces = this.shown(frame.panel), stops = [];
+    const inside = ({x}) => { const at = frame.x(x); return at !== null && at >= frame.box[0] - 1 && at <= frame.box[2] + 1; };
+    const lines = new Set(traces.filter((trace) => trace.kind === "line").flatMap((trace) => trace.x));
+    const along = [...lines].map((x) => ({x, stop: {lineAt: x}}));
+    for (const trace of traces) {
       if (trace.kind === "cells") trace.cells.forEach((row, i) => row.forEach((_, j) => stops.push({trace, i, j})));
-      if (trace.kind === "bars" || (trace.kind === "points" && !lines.length)) trace.x.forEach((_, i) => stops.push({trace, i}));
+      if (trace.kind === "bars") trace.x.forEach((_, i) => stops.push({trace, i}));
+      if (trace.kind === "points") {
+        trace.x.forEach((x, i) => { if (!lines.has(x) && frame.y(trace.y[i]) !== null) along.push({x, stop: {trace, i}}); });
+      }
     }
-    return stops;
+    return [...along.filter(inside).sort((a, b) => a.x - b.x).map(({stop}) => stop), ...stops];
   },
 };

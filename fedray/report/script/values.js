@@ -1,5 +1,5 @@
 // Elements, texts and numbers: what the other files of the page's script are made of. The files are one script; see
-// `read_script` in template.py. It asks for nothing from the network, and writes what comes from a run as text, never as HTML.
+// `read_script` in page.py. It asks for nothing from the network, and writes what comes from a run as text, never as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PRINT = {ink: "#17202a", muted: "#566371", grid: "#dbe1e7", card: "#ffffff", accent: "#0072b2"};
@@ -35,7 +35,7 @@ function say(value, axis = {}) {
   const name = nameOf(axis, value);
   if (name !== undefined) return name;
   const number = axis.percent ? 100 * value : value;
-  return String(Number(number.toPrecision(4))) + (axis.percent ? " %" : "");
+  return (Number.isInteger(number) ? number : Number(number.toPrecision(4))) + (axis.percent ? " %" : "");
 }
 
 // The name of the place on an axis, or of the nearest one of its cells.
@@ -55,7 +55,7 @@ function tell(axis, value, otherwise) {
 const known = (value) => value !== null && value !== undefined;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-// One panel in one of its SVGs: from numbers to places and back, as its axes stand now.
+// One panel in the SVG of its figure: from numbers to places and back, as its axes stand now.
 class Frame {
   constructor(panel, {box, ends}) {
     Object.assign(this, {panel, box});
