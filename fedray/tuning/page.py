@@ -127,7 +127,8 @@ def label_parameter(axes: Axes, parameter: Parameter) -> None:
     """Labels the horizontal axis with a parameter's choices, or with numbers if its values are a range."""
     if parameter.kind == "categorical":
         labels = [format_value(label) for label in parameter.labels]
-        axes.set_xticks(range(len(labels)), [name if len(name) < 14 else name[:12] + "..." for name in labels])
+        ticks = {float(i): name if len(name) < 14 else name[:12] + "..." for i, name in enumerate(labels)}
+        pictures.name_places(axes.xaxis, labels, ticks=ticks)
         axes.set_xlim(-0.5, len(labels) - 0.5)
     elif parameter.log:
         axes.set_xscale("log")
@@ -208,7 +209,7 @@ def figure_curves(view: View) -> Figure | None:
     if not len(late):
         return None
     objective = pick_course(view.objectives)
-    pruned = {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
+    pruned = view.curves.keys() & {trial.number for trial in view.trials if trial.state == TrialState.PRUNED}
     title = f"The course of {len(view.curves)} trainings" + (f", {len(pruned)} of them pruned" if pruned else "")
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.4))
     best = [number for number in view.winners if number in view.curves][:1]
@@ -240,12 +241,13 @@ IMPORTANT = 8  # parameters in the importance chart
 
 
 def compute_importance(view: View, i: int) -> dict[str, float]:
-    """Computes the share of an objective's variance that each parameter explains.
+    """Computes how much each parameter matters for an objective, as shares that add up to 1.
 
-    The shares are computed by fANOVA (Hutter et al., ICML 2014). If some trial lacks a parameter (its conditions do not
-    hold), they are computed by PED-ANOVA (Watanabe et al., IJCAI 2023). Parameters that cannot change the objective are
-    left out, and the other shares are divided by their sum. The result is empty if fewer than four trials are complete,
-    or if all values of the objective are equal. `i` is the index of the objective, from 0.
+    fANOVA (Hutter et al., ICML 2014) computes the share of the variance of the objective that a parameter explains. If
+    some trial lacks a parameter (its conditions do not hold), PED-ANOVA (Watanabe et al., IJCAI 2023) compares the
+    values of a parameter in the best trials with those in all trials. Parameters that cannot change the objective are
+    left out. The result is empty if fewer than four trials are complete, or if all values of the objective are equal.
+    `i` is the index of the objective, from 0.
     """
     done = view.finite(i)
     if len(done) < 4 or len({trial.values[i] for trial in done}) < 2:
@@ -284,10 +286,10 @@ def figure_importance(view: View) -> Figure | None:
     for i, name in enumerate(names):
         place = np.arange(len(keys)) + (len(found) - 1 - 2 * i) * height / 2
         share = [found[i].get(key, 0.0) for key in keys]
-        look = {"facecolor": pictures.PALETTE[i], "label": name}
+        look: dict[str, Any] = {"facecolor": pictures.PALETTE[i], "label": name, "lying": True}
         pictures.draw_bars(axes, 0.0, place - 0.45 * height, share, 0.9 * height, **look)
     axes.set_yticks(range(len(keys)), [key.replace(", ", ",\n") for key in keys])
-    axes.set(xlabel="share of the objective's spread", xlim=(0, None), ylim=(-0.5, len(keys) - 0.5))
+    axes.set(xlabel="share of all importance", xlim=(0, None), ylim=(-0.5, len(keys) - 0.5))
     pictures.use_percent(axes.xaxis)
     axes.grid(visible=False)
     axes.grid(visible=True, axis="x")
@@ -332,7 +334,7 @@ def figure_slices(view: View, i: int) -> Figure | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The report as a whole: its sections, tables and notes.
 
-MOST_CELLS = 4000  # rows of the table of trials
+MOST_CELLS = 4000  # cells of the table of trials
 CURVES = 200  # trainings whose curves are drawn: the best ones
 TEST = (
     "Scores on the test set, computed once, for the winners only, with the newest models, also if they lie behind a "
@@ -476,8 +478,10 @@ def _cards(view: View, summary: Mapping[str, Any]) -> list[Card]:
     best, names = summary["winners"][0], [name_objective(objective) for objective in view.objectives]
     names[0] = f"best {names[0]}" if len(names) == 1 else name_winner(view.objectives)
     found = next(trial.values for trial in view.trials if trial.number == best["number"])  # JSON has no infinity
-    values = [format_cell_value(objective, value) for objective, value in zip(view.objectives, found, strict=True)]
-    cards = [Card(name, value, f"held out, trial {best['number']}") for name, value in zip(names, values, strict=True)]
+    cards = []
+    for name, objective, value in zip(names, view.objectives, found, strict=True):
+        sub = "held out, " * (objective.kind == "final") + f"trial {best['number']}"
+        cards.append(Card(name, format_cell_value(objective, value), sub))
     states = ", ".join(f"{summary[s]} {s}" for s in ("complete", "pruned", "failed") if summary[s])
     cards.append(Card("trials", str(summary["trials"]), states))
     took = text.format_seconds(summary["seconds_trained"])

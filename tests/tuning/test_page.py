@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from fedray.report import pictures
 from fedray.report.read import Best
 from fedray.tuning import page
 from fedray.tuning.optuna_study import NOTES
@@ -50,12 +51,8 @@ def test_a_target_that_one_replicate_missed_was_never_reached() -> None:
     space: dict[str, Any] = {"local.lr": optuna.distributions.FloatDistribution(0.0, 1.0)}
     missed = optuna.trial.create_trial(value=np.inf, params={"local.lr": 0.5}, distributions=space)
     view = view._replace(objectives=wanted, trials=[missed], done=[missed])
-    assert page._notes(view)[0].startswith(
-        "1 of the trials did not reach a target or a finite value in every replicate and fold: "
-    )
-    assert (
-        page._list_trials(view)[1][1][0][-1] == "did not reach a target or a finite value in every replicate and fold"
-    )
+    assert page._notes(view)[0].startswith(f"1 of the trials {page.UNMET}: ")
+    assert page._list_trials(view)[1][1][0][-1] == page.UNMET
     studied = optuna.create_study(directions=["maximize", "minimize"])
     for one, other in ((0.9, np.inf), (0.8, 2.0), (0.7, 1.0)):  # a trial has a place where its own value is finite
         studied.add_trial(optuna.trial.create_trial(values=[one, other], params={"local.lr": one}, distributions=space))
@@ -83,9 +80,21 @@ def test_curves_had_the_label_of_the_bytes_and_the_course_of_the_accuracy() -> N
     view = make_view(6)._replace(objectives=objectives, curves={2: (np.arange(3.0), np.array([0.1, 0.5, 0.6]))})
     figure = page.figure_curves(view)
     assert figure is not None and figure.axes[0].get_ylabel() == "held-out accuracy"
-    alone = page.figure_curves(view._replace(objectives=objectives[:1]))
+    assert figure.get_label() == "The course of 1 trainings"  # the pruned one has no curve
+    bytes_alone = view._replace(objectives=objectives[:1])
+    counts = dict.fromkeys(("complete", "pruned", "failed", "trials", "trainings", "seconds_trained", "looked_up"), 0)
+    assert page._cards(bytes_alone, {"winners": [{"number": 5}], **counts})[0].sub == "trial 5"  # no held-out score
+    alone = page.figure_curves(bytes_alone)
     assert alone is not None and alone.axes[0].get_ylabel() == "uplink"
     wide = {2: (np.arange(3.0), np.array([np.inf, 0.5, np.nan])), 3: (np.arange(3.0), np.full(3, np.inf))}
     drawn = page.figure_curves(view._replace(curves=wide))
     assert drawn is not None and drawn.axes[0].get_ylim() == pytest.approx((0.5, 0.5), abs=1e-6)
     assert page.figure_curves(view._replace(curves={3: wide[3]})) is None
+
+
+def test_long_choices_that_begin_alike_had_one_name() -> None:
+    given = [{"name": "classes", "classes": number} for number in (2, 4)]
+    figure, axes = pictures.make_canvas("")
+    page.label_parameter(axes, read_space({"data.partition": given})[0])
+    names = pictures.read_panels(figure)[0]["x"]["names"]
+    assert names[0] != names[1]
