@@ -29,7 +29,7 @@ from fedray.features.stacking import Base, Stack
 from fedray.features.windows import Windows
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import STATE_FILE, find_checkpoints, read_sealed
-from fedray.models.net import find_dropout, layout_of, net_of, whole_state_dict
+from fedray.models.net import find_dropout, layout_of, net_of, state_dict
 from fedray.models.nets import MODEL_NAMES, model_maker
 from fedray.models.network_checks import guard_factory, try_factory, try_network, try_training
 from fedray.scenario.loader import tier_table
@@ -69,7 +69,7 @@ def read_weights(weights: str, net: Net) -> Tensor:
         worlds = int(read_sealed(path / "manifest.json")["study"]["worlds"])
         models = _load(path / "checkpoints" / f"round-{rounds[-1]:06d}" / STATE_FILE, key, remedy)["models"]
         return models.float().view(worlds, -1, net.layout.d)
-    found, wanted = _load(path, key, remedy), whole_state_dict(net, torch.zeros(net.layout.d))
+    found, wanted = _load(path, key, remedy), state_dict(net, torch.zeros(net.layout.d))
     for name in sorted(found.keys() | wanted.keys()):
         shapes = [list(each[name].shape) if name in each else "no such tensor" for each in (found, wanted)]
         if shapes[0] != shapes[1]:

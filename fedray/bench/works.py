@@ -271,9 +271,8 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
     `world` is the index of the world, from 0. A world is a combination of a seed and a fold.
     """
     model = module().to(study.dtype)
-    layout = study.net.layout
     row = study.net.init(int(rng.keys(study.seeds[world], "init", 0))).to(study.dtype)
-    model.load_state_dict(state_dict(layout, row), strict=False)  # a shared weight has one name in the row of the state
+    model.load_state_dict(state_dict(study.net, row))
     worlds = torch.tensor([world])
     clients = []
     for client in range(study.clients.number):

@@ -67,7 +67,6 @@ def handover_server(
     return Server(init, reduce, step, keeps=True)
 
 
-Mask = BoolArray
 KEPT = 16  # number of the newest steps of a path that are cached
 
 
@@ -109,7 +108,7 @@ class Outages(NamedTuple):
     edge: float = 0.0
     table: IntArray = np.empty((0, 4), dtype=np.int64)
 
-    def nodes(self, seed: IntArray, t: int, node: IntArray) -> Mask:
+    def nodes(self, seed: IntArray, t: int, node: IntArray) -> BoolArray:
         """Returns for each node in `node` whether it has failed in step t.
 
         `seed` holds the seeds of the nodes' worlds. It is broadcast to the shape of `node`.
@@ -120,7 +119,7 @@ class Outages(NamedTuple):
         now = self.table[(self.table[:, 0] <= t) & (t <= self.table[:, 1])]
         return out | np.isin(node, now[now[:, 3] < 0, 2])
 
-    def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> Mask:
+    def edges(self, seed: IntArray, t: int, a: IntArray, b: IntArray) -> BoolArray:
         """Returns for each edge between a and b whether it has failed in step t. The direction does not matter.
 
         `seed` holds the seeds of the edges' worlds. It is broadcast to the shape of `a` and `b`.
@@ -136,7 +135,7 @@ class Outages(NamedTuple):
 
 
 # (degree of the current node, degree of the next node, uniform random number) -> whether the model moves
-Accept = Callable[[IntArray, IntArray, FloatArray], Mask]
+Accept = Callable[[IntArray, IntArray, FloatArray], BoolArray]
 TRANSITIONS: dict[str, Accept] = {  # the comments give the stationary distribution of the chain
     "uniform": lambda _here, _there, u: np.ones(u.shape, dtype=np.bool_),  # degree / 2 E (the paper)
     "lazy": lambda _here, _there, u: u < 0.5,  # degree / 2 E, and the chain is not periodic
@@ -159,6 +158,7 @@ def make_walks(graphs: Sequence[Graph], models: int, seeds: Sequence[int], trans
         outages: The nodes and edges that fail.
     """
     accept, nodes = TRANSITIONS[transition], len(graphs[0].start) - 1
+    # All graphs become one, whose nodes are numbered on. World w begins at `offset[w]`.
     different = list({id(graph): graph for graph in graphs}.values())
     offset = np.array([[next(g for g, one in enumerate(different) if one is graph)] for graph in graphs]) * nodes
     ends = np.cumsum([0] + [len(graph.neighbor) for graph in different])

@@ -159,12 +159,10 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
         "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
         "pace": pace.clone,
     }
-    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=WINDOW))
+    return keep_in_state(method, first, partial(write_memory, sizes=sizes))
 
 
-def write_memory(
-    t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
-) -> State:
+def write_memory(t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray]) -> State:
     """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
 
     The pace is a percentile of the clients' durations.
@@ -175,7 +173,6 @@ def write_memory(
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
-        window: Number of rounds after which the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -184,10 +181,10 @@ def write_memory(
         client, index = np.unique(plan.client[own], return_inverse=True)
         mean = np.bincount(index, loss[own]) / np.bincount(index)
         losses[world, client], last[world, client] = torch.from_numpy(mean).float(), done
-        pace[world, 1 + t % (2 * window)] = float((sizes(world)[client] * mean).sum())
-        if done % window == 0 and done >= 2 * window:
-            half = pace[world, 1:].reshape(2, window).sum(dim=1)
-            newest = t // window % 2
+        pace[world, 1 + t % (2 * WINDOW)] = float((sizes(world)[client] * mean).sum())
+        if done % WINDOW == 0 and done >= 2 * WINDOW:
+            half = pace[world, 1:].reshape(2, WINDOW).sum(dim=1)
+            newest = t // WINDOW % 2
             if half[newest] <= half[1 - newest]:
                 pace[world, 0] = min(100.0, float(pace[world, 0]) + PACE_STEP)
     return state._replace(extra={**state.extra, "client_loss": losses, "client_round": last, "pace": pace})
@@ -463,7 +460,8 @@ def last_round(schedule: Schedule, worlds: int, clients: int, begins: int = 0) -
     """Returns a function that takes a round t, and returns the last round before t in which each client had a job.
 
     The result has an entry for each of N clients in each of R worlds (each a seed and a fold), `[R * N]`. -1 means
-    that the client had no job before t. The schedule must not need a state. Rounds before `begins` do not count.
+    that the client had no job before t. The schedule must not need a state. Rounds before `begins` do not count. The
+    function replays the schedule from `begins`. If t is smaller than in the call before, it starts the replay again.
 
     Example:
         >>> clients, everyone = 3, np.arange(3)
@@ -472,15 +470,16 @@ def last_round(schedule: Schedule, worlds: int, clients: int, begins: int = 0) -
         >>> last_round(schedule, 1, clients)(2).tolist(), last_round(schedule, 1, clients, begins=2)(2).tolist()
         ([1, 1, 1], [-1, -1, -1])
     """
-    known, last = [begins], np.full(worlds * clients, -1, dtype=np.int64)
+    replayed, last = begins, np.full(worlds * clients, -1, dtype=np.int64)  # the first round that is not in `last`
 
     def before(t: int) -> IntArray:
-        if t < known[0]:
-            known[0], last[:] = begins, -1
-        for earlier in range(known[0], t):
+        nonlocal replayed
+        if t < replayed:
+            replayed, last[:] = begins, -1
+        for earlier in range(replayed, t):
             plan = schedule(earlier, None)
             last[plan.world * clients + plan.client] = earlier
-        known[0] = max(t, begins)
+        replayed = max(t, begins)
         return last
 
     return before

@@ -300,30 +300,27 @@ def sum_with_torch(x: Tensor, group: Tensor, groups: int, weight: Tensor, *, lim
     }
     scale = weight.to(x.device).double()[:, None] if bool((weight != 1).any()) else None
     rule: dict[str, Any] = {"limbs": limbs, "scale": scale, "square": square, "big": big if COARSE in sums else None}
-    step, is_one_row = max(1024, _CHUNK[x.device.type] // max(1, len(x))), len(x) == groups == 1
+    step = max(1024, _CHUNK[x.device.type] // max(1, len(x)))
     for start in range(0, x.shape[1], step):
         columns = slice(start, start + step)
-        into = sums[limbs - 1][:, columns] if is_one_row else None  # the sum of one row is the row
-        for limb, part in _split_limbs(x[:, columns], into, **rule):
-            if part is not into:
-                sums[limb][:, columns] = part if is_one_row else member @ part
+        for limb, part in _split_limbs(x[:, columns], **rule):
+            sums[limb][:, columns] = member @ part
     return ExactSum(sums)
 
 
 def _split_limbs(
-    x: Tensor, into: Tensor | None, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
+    x: Tensor, *, limbs: int, scale: Tensor | None, square: bool, big: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
     """Splits `scale * x` or `scale * x ** 2` into limbs. Yields the index and the values (float64) of each limb.
 
     Args:
         x: Some columns of the rows, `[J, d]`.
-        into: The tensor into which the last limb is written. None means a new tensor.
         limbs: Number of fine limbs.
         scale: Multiplier of each row, `[J, 1]`. None means 1.
         square: Whether x is squared.
         big: Whether each row uses the coarse limb, `[J]`. None means that no row uses it.
     """
-    rest = x.to(torch.float64, copy=True) if into is None else into.copy_(x)
+    rest = x.to(torch.float64, copy=True)
     if square:
         rest.square_()
     if scale is not None:
@@ -424,8 +421,7 @@ def pick_rows(matrix: Any) -> SomeRows:
 def thin(stats: Stats) -> Stats:
     """Returns statistics in a small form for other processes: NumPy arrays, without rows of zeros in exact sums."""
     arrays = map_arrays(stats, lambda tensor: tensor.numpy())
-    sums = {name: value for name, value in arrays.items() if isinstance(value, ExactSum)}
-    return arrays | {name: map_arrays({name: value}, pick_rows)[name] for name, value in sums.items()}
+    return arrays | map_arrays({k: value for k, value in arrays.items() if isinstance(value, ExactSum)}, pick_rows)
 
 
 class Totals:

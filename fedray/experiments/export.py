@@ -31,7 +31,7 @@ from fedray.core.method import Answer
 from fedray.core.types import FloatArray, State
 from fedray.data.types import add_back
 from fedray.files.plain import write_user_file
-from fedray.models.net import split_gaussian, whole_state_dict
+from fedray.models.net import split_gaussian, state_dict
 from fedray.simulation.stacking import find_bases
 from fedray.simulation.study import Study
 
@@ -264,7 +264,7 @@ def _make_network(study: Study, row: Tensor, counters: Tensor) -> nn.Module:
     Integer buffers become constants. Exporters can then trace branches that depend on these buffers.
     """
     module = copy.deepcopy(study.net.module).cpu().requires_grad_(False)
-    module.load_state_dict(whole_state_dict(study.net, row, counters))
+    module.load_state_dict(state_dict(study.net, row, counters))
     for place, value in zip(study.net.layout.counters, counters.tolist(), strict=True):
         owner, _, name = place.rpartition(".")
         layer = module.get_submodule(owner)

@@ -59,7 +59,7 @@ from fedray.files.run_files import BEST_FOLDER, FILES_KEY, SUMMARY_FILE, find_ch
 from fedray.metrics import classification
 from fedray.metrics.conformal import ConformalRule, score_labels
 from fedray.metrics.scores import PairedDifference
-from fedray.models.net import whole_state_dict
+from fedray.models.net import state_dict
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import collect_values
@@ -316,7 +316,7 @@ class Distilled:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns a plain torch state dict of the network, which takes standardized inputs."""
-        return whole_state_dict(self.net, self.row)
+        return state_dict(self.net, self.row)
 
 
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
@@ -474,7 +474,7 @@ class Run:
         stack, with its base models and its meta model, counts as one model.
         """
         state = self._read_state()
-        return [whole_state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
+        return [state_dict(self.study.net, *row) for row in zip(state.models, state.counters, strict=True)]
 
     def _read_state(self) -> State:
         self._require_newest_checkpoint()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedray.components.compression import compress_columns
 from fedray.components.servers import Rows, apply_delta, group_totals, no_extra, upload_weights
 from fedray.core.errors import BadInput
-from fedray.core.method import Compress, Compressed, Piece, Reading, Server
+from fedray.core.method import Compress, Compressed, Piece, Server
 from fedray.core.sums import exact_sum
 from fedray.core.types import FloatArray, IntArray, Net, Plan, State, Stats, Uploads, Weighting
 from fedray.models.net import count_forward_flops, net_of
@@ -289,8 +289,7 @@ def cut_block(block: Block, columns: Tensor) -> Block:
     if reading is not None:
         broadcast = cut(reading.broadcast)
         assert broadcast is not None
-        rest = {"previous": cut(reading.previous), "ensemble": cut(reading.ensemble), "size": reading.size}
-        reading = Reading(reading.round, reading.client, reading.model, broadcast, **rest)
+        reading = reading._replace(broadcast=broadcast, previous=cut(reading.previous), ensemble=cut(reading.ensemble))
     return block._replace(start=start, anchor=anchor, offset=offset, reading=reading)
 
 

@@ -15,7 +15,7 @@ Example:
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -133,61 +133,37 @@ def assign_windows(steps: IntArray, windows: Windows) -> IntArray:
     return np.where((step >= first) & (step < steps), window, -1)
 
 
-class _Sampled(NamedTuple):
-    """The models of the W clients of a block, between two steps.
-
-    Attributes:
-        rows: The models, `[W, d]`.
-        counters: The c integer buffers of each model, `[W, c]`.
-        velocity: Change of the p parameters in the last step of SGD with momentum, `[W, p]`. Without momentum, the
-            shape is `[W, 0]`.
-        loss: Sum of the steps' losses, `[W]`.
-    """
-
-    rows: Tensor
-    counters: Tensor
-    velocity: Tensor
-    loss: Tensor
-
-
 def _sample(engine: Engine, net: Net, block: Block, windows: Windows) -> tuple[list[Tensor], Trained]:
     """Trains the clients of a block.
 
     Returns the means of each client's windows, `[l, p]` float64, and the trained models.
     """
     p, w, place = net.layout.trainable, len(block.start), assign_windows(block.steps, windows)
+    momentum = block.local.momentum
     sums = block.start.new_zeros(int(place.max()) + 1, w, p, dtype=torch.float64)
-    velocity = block.start.new_zeros(w, p if block.local.momentum else 0)
-    now = _Sampled(block.start.clone(), block.counters.clone(), velocity, block.start.new_zeros(w))
+    rows, counters, loss = block.start.clone(), block.counters.clone(), block.start.new_zeros(w)
+    velocity = block.start.new_zeros(w, p if momentum else 0)  # the change of the p parameters in the last step
     for step, one in enumerate(_cut_steps(block)):
-        real = int((block.steps > step).sum())
-        _advance(engine, net, one, now, real=real, momentum=block.local.momentum)
+        real = int((block.steps > step).sum())  # only the first `real` clients make this step
+        trained = engine.train(net, one._replace(start=rows, counters=counters))
+        before, after = rows[:real], trained.final[:real]
+        if momentum:
+            velocity[:real].mul_(momentum).add_(after[:, :p] - before[:, :p])
+            after = torch.cat([before[:, :p] + velocity[:real], after[:, p:]], dim=1)
+        before.copy_(after)
+        counters[:real] = trained.counters[:real]
+        loss[:real] += trained.loss[:real]
         for window in np.unique(place[step, :real]):
             if window >= 0:
                 lanes = torch.from_numpy(np.flatnonzero(place[step, :real] == window)).to(sums.device)
-                sums[window].index_add_(0, lanes, now.rows[lanes, :p].double())
+                sums[window].index_add_(0, lanes, rows[lanes, :p].double())
     length = [np.bincount(column[column >= 0]) for column in place.T]
     means = [sums[: len(n), lane] / torch.from_numpy(n).to(sums)[:, None] for lane, n in enumerate(length)]
-    return means, Trained(now.rows, now.counters, now.loss)
-
-
-def _advance(engine: Engine, net: Net, one: Block, now: _Sampled, *, real: int, momentum: float) -> None:
-    """Makes one training step of the first `real` clients of a block, and writes the results into `now`.
-
-    `one` is a block with this step only.
-    """
-    trained = engine.train(net, one._replace(start=now.rows, counters=now.counters))
-    before, after, p = now.rows[:real], trained.final[:real], net.layout.trainable
-    if momentum:
-        velocity = now.velocity[:real].mul_(momentum).add_(after[:, :p] - before[:, :p])
-        after = torch.cat([before[:, :p] + velocity, after[:, p:]], dim=1)
-    before.copy_(after)
-    now.counters[:real] = trained.counters[:real]
-    now.loss[:real] += trained.loss[:real]
+    return means, Trained(rows, counters, loss)
 
 
 def _cut_steps(block: Block) -> Iterator[Block]:
-    """Cuts a block into blocks with a single step of plain SGD. `_advance` replaces their initial models."""
+    """Cuts a block into blocks with a single step of plain SGD. `_sample` replaces their initial models."""
     plain, source = replace(block.local, momentum=0.0), block.source
     anchor = block.start if block.anchor is None else block.anchor
     steps = np.arange(int(block.steps.max()))

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from fedray.components import servers
 from fedray.components.compression import dense
+from fedray.components.one_shot import Descent, Step
 from fedray.components.schedule import KINDS, Assignment, guard_schedule, only, permutation, schedule
 from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import FORWARD, Compress, Local, Phase, Piece, Schedule, Server, ServerWork
@@ -203,29 +204,33 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
     The function takes a round, and returns how many steps the server makes and how many samples it reads. A student
     learns from the uploads of its model, and from `more` further teachers.
     """
-    make, models = setting.distil_work, setting.models
-    assert make is not None, "the server distils"
+    models = setting.models
 
     def work(_t: int) -> ServerWork:
-        steps, samples = make(more + setting.participants / models)
+        steps, samples = setting.distil_work(more + setting.participants / models)
         return models * steps, models * samples
 
     return work
 
 
-def count_descent(setting: Setting, steps: int, each: int) -> Callable[[int], ServerWork]:
-    """Returns the function `Phase.server_work` of a server that finds each of K models by `steps` steps of descent.
+def find_descent(
+    setting: Setting, optimizer: Callable[[float], Callable[[], Step]], each: int
+) -> tuple[Descent | None, Callable[[int], ServerWork] | None]:
+    """Returns how a server finds each of K models (option `solver`), and the function `Phase.server_work`.
 
-    The function takes a round, and returns how many steps the server makes and how many samples it reads. A step of
-    descent reads no samples. The server scores each model on the server's own samples at the start, and again after
-    every `each` steps.
+    With the option `exact`, both are None. With `descent`, the server makes `solver_steps` steps of `optimizer`, which
+    takes the learning rate `solver_lr`. A step reads no samples. The server scores each model on the server's own
+    samples at the start, and again after every `each` steps.
     """
+    if setting.options["solver"] == "exact":
+        return None, None
+    steps, models = setting.options["solver_steps"], setting.models
 
     def work(_t: int) -> ServerWork:
         rows = 0 if setting.score is None else len(setting.server_rows(0)[1])
-        return setting.models * steps, setting.models * (1 + steps // each) * rows * FORWARD
+        return models * steps, models * (1 + steps // each) * rows * FORWARD
 
-    return work
+    return Descent(steps, each, optimizer(setting.options["solver_lr"]), setting.score), work
 
 
 def require(method: str, **keys: tuple[object, object]) -> None:

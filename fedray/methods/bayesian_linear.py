@@ -118,8 +118,8 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
         raise BadInput(f"data: bayesian_linear predicts one target, but there are {target.shape[1]}: choose one")
     if has_bias:
         design = kit.numpy.column_stack([design, kit.numpy.ones(len(design))])
-    wanted = options.get("precisions", "unit")
-    return evidence_precisions(design, target[:, 0]) if wanted == "evidence" else unit_precisions(design, target[:, 0])
+    find = evidence_precisions if options["precisions"] == "evidence" else unit_precisions
+    return find(design, target[:, 0])
 
 
 def posterior(x: kit.types.FloatArray, y: kit.types.FloatArray, alpha: float, beta: float) -> Posterior:

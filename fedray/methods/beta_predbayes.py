@@ -245,20 +245,17 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     return kit.Method("beta_predbayes", parts[0], parts=parts)
 
 
-def read_cycles(options: Mapping[str, Any]) -> kit.one_shot.Cycles:
-    """Returns the cycles of local training. They decide after which steps a client stores its network as a sample."""
-    return kit.one_shot.Cycles(
-        options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
-    )
-
-
 def _sample(setting: kit.Setting) -> kit.Local:
     """Returns local training by stochastic gradient Hamiltonian Monte Carlo."""
-    local, cycles = setting.local, read_cycles(setting.options)
+    local, options = setting.local, setting.options
+    cycles = kit.one_shot.Cycles(
+        options["cycles"], options["samples_per_cycle"], options["samples"], options["exploration"]
+    )
     if cycles.samples > cycles.number * cycles.per_cycle:
         raise BadInput(
             f"method.samples = {cycles.samples}, but {cycles.number} x {cycles.per_cycle} are taken (method.cycles, "
             "method.samples_per_cycle): lower it, or raise one of these"
         )
-    p, temperature = setting.layout.trainable // cycles.samples, setting.options["temperature"]
-    return replace(local, step=kit.one_shot.sample_posterior(cycles, local.momentum, temperature, p), momentum=0.0)
+    p = setting.layout.trainable // cycles.samples
+    step = kit.one_shot.sample_posterior(cycles, local.momentum, options["temperature"], p)
+    return replace(local, step=step, momentum=0.0)

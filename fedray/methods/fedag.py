@@ -133,7 +133,13 @@ def fedag(setting: kit.Setting) -> kit.Method:
     if linear and setting.models == 1 and sampling == "bootstrap":
         if of_mean:
             raise BadInput("method.residuals = mean cannot act, because those of a linear model are: leave it out")
-        return kit.Method("fedag", phase, answer_in_closed_form, prepare)
+        # eq. 6: the prediction is N(mu^T x, beta^-1 + x^T diag(variance) x), in closed form
+        return kit.Method(
+            "fedag",
+            phase,
+            lambda state: kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state)),
+            prepare,
+        )
     answer = partial(answer_with_sample, models=setting.models, clients=setting.clients.number, of_mean=of_mean)
     return kit.Method("fedag", phase, answer, prepare)
 
@@ -172,11 +178,6 @@ def remember_target_variance(worlds: int, state: kit.State, pooled: kit.Pooled) 
     """
     target = kit.torch.stack([pooled(world)[1].double().var(correction=0) for world in range(worlds)])
     return state._replace(extra={**state.extra, TARGET: target})
-
-
-def answer_in_closed_form(state: kit.State) -> kit.Answer:
-    """Returns a linear model that predicts `N(mu^T x, beta^-1 + x^T diag(variance) x)` in closed form (eq. 6)."""
-    return kit.Answer(state, 1, None, state.extra["variance"], _read_noise(state))
 
 
 def _read_noise(state: kit.State) -> kit.types.FloatArray | None:

@@ -126,17 +126,13 @@ def fedbens(setting: kit.Setting) -> kit.Method:
             f"method.prior = {laplace.prior:g}, but method.precision is {laplace.precision:g}: without it nothing may "
             "be left of a client's precision: lower the first, or raise the second"
         )
-    descent = kit.one_shot.Descent(
-        options["solver_steps"], LOOKED_STEPS, kit.one_shot.adam(options["solver_lr"]), setting.score
-    )
+    how, work = kit.base.find_descent(setting, kit.one_shot.adam, LOOKED_STEPS)
     phase = kit.federated(
         replace(setting, assign=None),
         assign=kit.schedule.every_model,  # all clients train the M starts
         local=setting.local,  # to M local optima
         compress=kit.dense,
-        merge=partial(  # product of the mixtures, a mode of it from each start
-            kit.one_shot.mixture_server, laplace=laplace, how=None if options["solver"] == "exact" else descent
-        ),
+        # product of the mixtures, a mode of it from each start
+        merge=partial(kit.one_shot.mixture_server, laplace=laplace, how=how),
     )
-    work = None if options["solver"] == "exact" else kit.base.count_descent(setting, descent.steps, LOOKED_STEPS)
     return kit.Method("fedbens", replace(phase.add(read_curvature(setting)), server_work=work))

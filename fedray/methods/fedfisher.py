@@ -119,20 +119,15 @@ def fedfisher(setting: kit.Setting) -> kit.Method:
 
     A client receives the d values of a model, and sends 2 d values (model and curvature).
     """
-    options = setting.options
-    descent = kit.one_shot.Descent(
-        options["solver_steps"], LOOKED_STEPS, kit.one_shot.summing_adam(options["solver_lr"]), setting.score
-    )
+    how, work = kit.base.find_descent(setting, kit.one_shot.summing_adam, LOOKED_STEPS)
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part, from the same start
         local=setting.local,  # to a local optimum w_k
         compress=kit.dense,
-        merge=partial(  # sum p_k F_k w_k / sum p_k F_k, or steps towards it
-            kit.one_shot.fisher_mean, damping=options["damping"], how=None if options["solver"] == "exact" else descent
-        ),
+        # sum p_k F_k w_k / sum p_k F_k, or steps towards it
+        merge=partial(kit.one_shot.fisher_mean, damping=setting.options["damping"], how=how),
     )
-    work = None if options["solver"] == "exact" else kit.base.count_descent(setting, descent.steps, LOOKED_STEPS)
     return kit.Method("fedfisher", replace(phase.add(read_curvature(setting)), server_work=work))
 
 

@@ -74,6 +74,8 @@ class Setting:
         label_counts: A function that takes a world, and returns how many training samples each client has of each
             class, `[N, C]`. The labels are those used in training. Only the first 10,000 clients are counted. Counting
             adds no bytes to the traffic. For a regression it raises `BadInput`.
+        distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
+            server, and how many samples these steps read.
         assign: The kind of schedule (permutation, random, balanced, adaptive), or a user's own function. None means
             that the method decides.
         rows: What each row of the schedule belongs to: a client, a slot (place in the round) or a stratum (set of
@@ -91,8 +93,6 @@ class Setting:
             p]`. None means that the network is not linear in any features.
         distil: A function that takes (world, start `[d]`, teachers `[S, d]`, key of the random numbers) and returns a
             student `[d]`. `distil` is None if the method has no option `distil_epochs`.
-        distil_work: A function that takes the number of teachers. It returns how many steps train a student at the
-            server, and how many samples these steps read.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's labelled
             samples. The key `method.validation` sets which share of all samples the server holds for this purpose.
             `score` is None if there are no such samples.
@@ -120,6 +120,7 @@ class Setting:
     server_rows: Callable[[int], tuple[Tensor, Tensor]]
     server_inputs: Callable[[int], Tensor]
     label_counts: Callable[[int], IntArray]
+    distil_work: Callable[[float], ServerWork]
     assign: str | Callable[[int, str], Assignment] | None = None
     rows: str = "client"
     weighting: Weighting = "uniform"
@@ -132,7 +133,6 @@ class Setting:
     features: Callable[[Tensor], Tensor] | None = None
     distil: Callable[[int, Tensor, Tensor, Keys], Tensor] | None = None
     fuse: Callable[[int, Sequence[Student], Keys], list[Tensor]] | None = None
-    distil_work: Callable[[float], ServerWork] | None = None
     score: Callable[[int, Tensor], float] | None = None
     walk: Walk | None = None
     stack: Stack | None = None

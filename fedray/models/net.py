@@ -118,39 +118,26 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
     return Layout(tuple(tensors), shapes, trainable, tuple(counter for counter, _ in _counters(module)))
 
 
-def state_dict(layout: Layout, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
+def state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
     """Converts one model `[d]` to a torch state dict, for `module.load_state_dict` or `torch.save`.
 
-    The tensors are copies. `counters` are the c integer buffers of the model, `[c]` int64. None means zeros.
-
-    Example:
-        >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
-        >>> nn.Linear(3, 2).load_state_dict(state_dict(net.layout, net.init(0)))
-        <All keys matched successfully>
-    """
-    values = torch.zeros(len(layout.counters), dtype=torch.int64) if counters is None else counters
-    floats = {name: view.detach().clone() for name, view in layout.views(row).items()}
-    return floats | {name: values[i].detach().clone() for i, name in enumerate(layout.counters)}
-
-
-def whole_state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[str, Tensor]:
-    """Converts one model `[d]` to a torch state dict with all entries of the module, including frozen parameters.
-
-    `row` is the model, and `counters` are its integer buffers, as in `state_dict`.
+    The dict has all entries of the module, including frozen parameters. The tensors are copies. `counters` are the c
+    integer buffers of the model, `[c]` int64. None means zeros.
 
     Example:
         >>> body = nn.Linear(3, 2).requires_grad_(False)
         >>> net = net_of(lambda: nn.Sequential(body, nn.Linear(2, 2)), "mine", "cross_entropy", 2)
-        >>> list(whole_state_dict(net, net.init(0))), net.layout.d
+        >>> list(state_dict(net, net.init(0))), net.layout.d
         (['0.weight', '0.bias', '1.weight', '1.bias'], 6)
     """
-    trained = state_dict(net.layout, row, counters)
+    values = torch.zeros(len(net.layout.counters), dtype=torch.int64) if counters is None else counters
+    trained = net.layout.views(row) | dict(zip(net.layout.counters, values, strict=True))
     named = dict(net.module.named_parameters(remove_duplicate=False))
     first = {id(value): name for name, value in net.module.named_parameters()}  # the first name of a shared tensor
     found = {}
     for name, value in net.module.state_dict().items():
         known = first[id(named[name])] if name in named else name
-        found[name] = trained[known].clone() if known in trained else value.detach().cpu().clone()
+        found[name] = trained[known].detach().clone() if known in trained else value.detach().cpu().clone()
     return found
 
 

@@ -203,7 +203,7 @@ def ask_callbacks(study: Study, progress: Progress, *, measured: bool) -> str:
 
     def models() -> list[dict[str, torch.Tensor]]:
         state = progress.state
-        return [nets.whole_state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
+        return [nets.state_dict(study.net, *one) for one in zip(state.models, state.counters, strict=True)]
 
     found = collect_values(progress.metrics if measured else [])
     scores = {name: float(np.mean(values)) for name, values in found.items()}

@@ -43,7 +43,7 @@ class Apply(nn.Module):
 def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Module:
     """Returns a new module in evaluation mode, with the parameters `[d]` and the counters `[c]` of one model."""
     module = copy.deepcopy(net.module)
-    module.load_state_dict(state_dict(net.layout, row, counters), strict=False)  # constants stay the template's
+    module.load_state_dict(state_dict(net, row, counters))
     return module.eval()
 
 

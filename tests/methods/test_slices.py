@@ -356,7 +356,7 @@ def test_heads_answer_as_members_by_the_mean_of_their_logits(extended: bool) -> 
     scaled = done.study.shards.normalize(x[None], torch.tensor([0]))[0]
     logits = []
     for row in done.progress.state.models:
-        net.module.load_state_dict(state_dict(net.layout, row))
+        net.module.load_state_dict(state_dict(net, row))
         logits.append(net.module.train()(scaled).detach())  # [n, 2, C]
     each = torch.stack(logits, dim=1)  # [n, K, 2, C]
     for client, heads in ((None, [0, 1]), (5, [0]), (0, [0, 1] if extended else [1])):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fedray
-from fedray.models.net import compute_raw_outputs, net_of, state_dict, whole_state_dict
+from fedray.models.net import compute_raw_outputs, net_of, state_dict
 from fedray.models.nets import MODEL_NAMES, build_net
 
 IMAGES = [(1, 28, 28), (3, 32, 32), (1, 8, 8)]
@@ -76,7 +76,7 @@ def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(
 def test_a_state_dict_is_a_plain_torch_one(name: str, norm: str) -> None:
     net = build_net(name, (1, 8, 8), 4, "cross_entropy", norm=norm)
     counters = torch.arange(len(net.layout.counters)) + 1
-    state = state_dict(net.layout, net.init(1), counters)
+    state = state_dict(net, net.init(1), counters)
     copied = copy.deepcopy(net.module)
     copied.load_state_dict(state)  # strict: no key is missing, none unexpected
     assert all(torch.equal(value, state[key]) for key, value in copied.state_dict().items())
@@ -170,7 +170,7 @@ def test_gradients_flow_to_the_parameters_of_a_network_with_batch_normalization(
     leaf = row.clone().requires_grad_()
     (found,) = torch.autograd.grad(compute_raw_outputs(net, leaf[None], x).square().sum(), leaf)
     plain = normalized().eval()
-    plain.load_state_dict(whole_state_dict(net, row))
+    plain.load_state_dict(state_dict(net, row))
     wanted = torch.autograd.grad(plain(x).square().sum(), list(plain.parameters()))
     torch.testing.assert_close(found[: net.layout.trainable], torch.cat([each.flatten() for each in wanted]))
     assert not found[net.layout.trainable :].any()
