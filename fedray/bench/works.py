@@ -157,14 +157,8 @@ def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progre
     advance = choose_advance(unmeasured, runs_on, progress)
 
     def more(rounds: int) -> None:
-        run_rounds(
-            replace(unmeasured, rounds=progress.round + rounds),
-            runs_on,
-            Unrecorded(),
-            lambda _progress: [],
-            progress,
-            advance=advance,
-        )
+        further = replace(unmeasured, rounds=progress.round + rounds)
+        run_rounds(further, Unrecorded(), lambda _progress: [], progress, advance=advance)
 
     return more, progress
 

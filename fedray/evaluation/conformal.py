@@ -41,11 +41,11 @@ def measure_sets(
     if said.probs is None:
         if threshold is None:
             return np.asarray(np.abs(said.y - said.mean) / said.sd)
-        return np.stack(conformal.cover_targets(said.mean, said.sd, said.y, threshold))
+        return conformal.cover_targets(said.mean, said.sd, said.y, threshold)
     labels = conformal.score_labels(said.probs, lambda: of.draw() if rows is None else of.draw()[rows], rule)
     if threshold is None:
         return np.asarray(labels[np.arange(len(labels)), said.y])
-    return np.stack(conformal.cover_labels(labels, said.y, threshold))
+    return conformal.cover_labels(labels, said.y, threshold)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ def _measure_world(
         numbers, known, y = measure_split(
             study, world, measured, "hold_out", rule, found=found.half, own=own.get("hold_out")
         )
-        more = _summarize(study, conformal.Sets(*numbers[:, tested]), known, y[tested], np.array(sizes))[0]
+        more = _summarize(study, numbers[:, tested], known, y[tested], np.array(sizes))[0]
         scores = {f"hold_out_{name}": value for name, value in more.items() if isinstance(value, float)}
     if not measured.test:
         return scores, None
     numbers, known, y = measure_split(study, world, measured, "test", rule, found=found.whole, own=own.get("test"))
-    more, clients = _summarize(study, conformal.Sets(*numbers), known, y, np.array([len(rows) for rows in withheld]))
+    more, clients = _summarize(study, numbers, known, y, np.array([len(rows) for rows in withheld]))
     sent = found.whole.ensemble.bytes
     weights, common = answers.find_weights(study, world, measured), measured.answer.weigh_present(world)
     if own or not (weights is None or np.allclose(weights, 1 / weights.shape[1] if common is None else common)):
@@ -242,22 +242,22 @@ def _measure_world(
 
 
 def _summarize(
-    study: Study, sets: conformal.Sets, told: list[FloatArray], y: Any, sizes: IntArray
+    study: Study, numbers: FloatArray, told: list[FloatArray], y: Any, sizes: IntArray
 ) -> tuple[dict[str, Any], ClientSets]:
     """Returns the metrics of conformal sets, and coverage and size of each client's sets.
 
     Args:
         study: The trained study (the objects of the run).
-        sets: Coverage and size of the ensemble's sets, `[n]` each.
+        numbers: Coverage and size of the ensemble's sets, `[2, n]`.
         told: Coverage and mean size of each client's sets, `[2]` each.
-        y: True labels or targets of the samples of `sets`, `[n]`.
+        y: True labels or targets of these n samples, `[n]`.
         sizes: Number of withheld samples of each client, `[N]`.
     """
-    clients = ClientSets(*np.stack(told, axis=1))
+    (covered, size), clients = numbers, ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
     found: dict[str, Any] = {
-        "conformal_coverage": float(sets.covered.mean()),
-        f"conformal_{what}": float(sets.size.mean()),
+        "conformal_coverage": float(covered.mean()),
+        f"conformal_{what}": float(size.mean()),
     }
     if known.any() and len(known) > 1:  # the one client of pooled data is no worst client
         found["conformal_coverage_client_worst"] = float(clients.coverage[known].min())
@@ -268,7 +268,7 @@ def _summarize(
         found["conformal_coverage_clients"] = float((weights * clients.coverage[mixed]).sum())
         found[f"conformal_{what}_clients"] = float((weights * clients.size[mixed]).sum())
     if study.classes:
-        each = conformal.summarize_classes(sets.covered, y, study.classes)
+        each = conformal.summarize_classes(covered, y, study.classes)
         found["conformal_coverage_class"] = each.tolist()
         found["conformal_coverage_class_worst"] = float(np.nanmin(each))
     return found, clients

@@ -234,27 +234,16 @@ def measure_residual_variance(
     """
     if study.net.objective not in SQUARED_ERROR:
         return {}
-    factor, models, losses = SQUARED_ERROR[study.net.objective], answer.models, dict[int, Tensor]()
-    client = np.arange(models)  # `owner`, `[R, A]`, is the client that owns each model, or -1
+    factor, models, client = SQUARED_ERROR[study.net.objective], answer.models, np.arange(answer.models)
     if study.method.one_model_per_client:
         size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
         owner = np.where(np.stack(size) > 0, client, -1)
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
-    owned = (owner >= 0).any(axis=1)
-    if owned.any():  # if there are many clients, only those that own models compute losses
-        if study.clients.number <= EVALUATED_CLIENTS:
-            asked = [np.arange(study.clients.number)] * study.worlds
-        else:
-            asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
-        pieces = runtime.ask(studies.losses_of(models, asked), answer.state)
-        for world in np.flatnonzero(owned).tolist():
-            model = np.flatnonzero(np.isin(owner[world], asked[world]))
-            found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
-            losses[world] = _drop_unknown(found[None])
-    if not owned.all():
+    losses = _find_losses_of_owners(study, runtime, answer, owner)
+    if rest := [world for world in range(study.worlds) if world not in losses]:
         pieces = runtime.ask(studies.losses_of(study.method.phase.models), state)
-        for world in np.flatnonzero(~owned).tolist():
+        for world in rest:
             of_world = join_pieces(pieces, world)
             of_world = answer.drop_absent(of_world, world) if study.parts else of_world  # sub models come too
             own = torch.from_numpy(weights[world].T) if world in weights and not study.parts else None
@@ -264,6 +253,27 @@ def measure_residual_variance(
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
     return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+
+
+def _find_losses_of_owners(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
+    """Returns the losses of models at the clients that own them, `[1, n]`. Worlds without such models are left out.
+
+    `owner` has the client that owns each model, `[R, A]`. -1 means that no client owns the model.
+    """
+    worlds = np.flatnonzero((owner >= 0).any(axis=1)).tolist()
+    if not worlds:
+        return {}
+    if study.clients.number <= EVALUATED_CLIENTS:
+        asked = [np.arange(study.clients.number)] * study.worlds
+    else:  # only clients that own models compute losses
+        asked = [np.unique(some[some >= 0])[:EVALUATED_CLIENTS] for some in owner]
+    pieces = runtime.ask(studies.losses_of(answer.models, asked), answer.state)
+    losses: dict[int, Tensor] = {}
+    for world in worlds:
+        model = np.flatnonzero(np.isin(owner[world], asked[world]))
+        found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
+        losses[world] = _drop_unknown(found[None])
+    return losses
 
 
 def _drop_unknown(losses: Tensor) -> Tensor:

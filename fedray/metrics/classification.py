@@ -269,6 +269,7 @@ def entropies(probs: ArrayLike) -> FloatArray:
 # tensors, and everything is computed in float64.
 
 BINS = 15  # of the reliability diagram: Guo et al. 2017, section 2
+_EDGES = np.linspace(0.0, 1.0, BINS + 1)
 
 
 def accuracy(probs: ArrayLike, y: ArrayLike) -> float:
@@ -319,43 +320,37 @@ class Calibration(NamedTuple):
     The confidence of a prediction is the probability of the predicted class.
 
     Attributes:
-        lower: Lower end of the bin, `[bins]`.
-        upper: Upper end of the bin, `[bins]`.
-        samples: Number of samples in the bin, `[bins]`.
-        confidence: Mean confidence of the samples in the bin, `[bins]`. An empty bin has NaN.
-        accuracy: Accuracy of the samples in the bin, `[bins]`. An empty bin has NaN.
+        samples: Number of samples in the bin, `[15]`.
+        confidence: Mean confidence of the samples in the bin, `[15]`. An empty bin has NaN.
+        accuracy: Accuracy of the samples in the bin, `[15]`. An empty bin has NaN.
     """
 
-    lower: FloatArray
-    upper: FloatArray
     samples: IntArray
     confidence: FloatArray
     accuracy: FloatArray
 
 
-def calibration(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> Calibration:
+def calibration(probs: ArrayLike, y: ArrayLike) -> Calibration:
     """Returns the table of a reliability diagram (Guo et al. 2017, section 2).
 
-    Its bins `(lower, upper]` have equal widths.
+    Its 15 bins `(lower, upper]` have equal widths.
     """
-    edges = np.linspace(0.0, 1.0, bins + 1)
-    confidence, right, index = _find_bins(to_floats(probs), to_labels(y), edges)
-    count = np.bincount(index, minlength=bins)
+    confidence, right, index = _find_bins(to_floats(probs), to_labels(y))
+    count = np.bincount(index, minlength=BINS)
     filled = np.where(count > 0, count, np.nan)
-    sums = (np.bincount(index, weights=v, minlength=bins) for v in (confidence, right))
-    means = [total / filled for total in sums]
-    return Calibration(edges[:-1], edges[1:], count.astype(np.int64), means[0], means[1])
+    sums = (np.bincount(index, weights=v, minlength=BINS) for v in (confidence, right))
+    return Calibration(count.astype(np.int64), *(total / filled for total in sums))
 
 
-def _find_bins(probs: FloatArray, y: IntArray, edges: FloatArray) -> tuple[FloatArray, FloatArray, IntArray]:
+def _find_bins(probs: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
     """Returns for each sample the prediction's confidence, whether the prediction is right, and its bin, `[n]` each."""
     given = probs.argmax(axis=-1)
     confidence, right = probs[np.arange(len(probs)), given], (given == y).astype(np.float64)
-    index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
+    index = np.clip(np.searchsorted(_EDGES, confidence, side="left") - 1, 0, BINS - 1)
     return confidence, right, index
 
 
-def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
+def ece(probs: ArrayLike, y: ArrayLike) -> float:
     """Returns the expected calibration error: the mean of |accuracy - confidence| over the samples.
 
     Accuracy and confidence are means over the sample's bin. The error is NaN if any probability is NaN.
@@ -364,7 +359,7 @@ def ece(probs: ArrayLike, y: ArrayLike, bins: int = BINS) -> float:
         >>> round(ece([[0.8, 0.2], [0.8, 0.2]], [0, 1]), 3)
         0.3
     """
-    table = calibration(probs, y, bins)
+    table = calibration(probs, y)
     gap = np.where(table.samples > 0, table.samples * np.abs(table.accuracy - table.confidence), 0.0)
     return float(gap.sum() / table.samples.sum())
 
@@ -455,7 +450,7 @@ def row_scores(probs: ArrayLike, y: ArrayLike) -> FloatArray:
     sample's own bin it is the confidence minus the first value, and for all other bins it is 0.
     """
     rows, labels = to_floats(probs), to_labels(y)
-    confidence, right, index = _find_bins(rows, labels, np.linspace(0.0, 1.0, BINS + 1))
+    confidence, right, index = _find_bins(rows, labels)
     gaps = np.zeros((BINS, len(right)))
     gaps[index, np.arange(len(right))] = confidence - right
     return np.concatenate([np.stack([right, -_log_likelihoods(rows, labels), _square_gaps(rows, labels)]), gaps])

@@ -230,18 +230,6 @@ class Threshold(NamedTuple):
     bytes: int
 
 
-class Sets(NamedTuple):
-    """Coverage and size of the conformal sets of n samples.
-
-    Attributes:
-        covered: 1 for a sample whose true label or target is inside its set, and 0 for all other samples, `[n]`.
-        size: Number of labels in the set, or width of the interval in the target's unit, `[n]`.
-    """
-
-    covered: FloatArray
-    size: FloatArray
-
-
 def score_labels(probs: FloatArray, draw: Callable[[], FloatArray], rule: ConformalRule) -> FloatArray:
     """Returns the conformal score of each label for each sample, `[n, C]`.
 
@@ -322,14 +310,19 @@ def _pick_rank(scores: FloatArray, rank: int) -> float:
     return math.inf if math.isnan(found) else found
 
 
-def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> Sets:
-    """Returns for each sample whether its conformal set holds the true label, and the number of labels in the set."""
+def cover_labels(scores: FloatArray, y: IntArray, threshold: float) -> FloatArray:
+    """Returns for each sample whether its conformal set holds the true label (1 or 0), and the set's size, `[2, n]`.
+
+    The size is the number of labels in the set.
+    """
     inside = ~(scores > threshold)  # predictions of a diverged model are NaN, and then every label is inside
-    return Sets(inside[np.arange(len(y)), y].astype(np.float64), inside.sum(axis=1).astype(np.float64))
+    return np.stack([inside[np.arange(len(y)), y], inside.sum(axis=1)]).astype(np.float64)
 
 
-def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> Sets:
-    """Returns for each sample whether its interval `mean +- threshold * sd` holds the target, and the interval's width.
+def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: float) -> FloatArray:
+    """Returns for each sample whether its interval holds the target (1 or 0), and the interval's width, `[2, n]`.
+
+    The interval is `mean +- threshold * sd`, and its width is in the target's unit.
 
     Args:
         mean: Predicted mean, `[n]`.
@@ -337,7 +330,7 @@ def cover_targets(mean: FloatArray, sd: FloatArray, y: FloatArray, threshold: fl
         y: Targets, `[n]`.
         threshold: Half the width of an interval, in standard deviations.
     """
-    return Sets((np.abs(y - mean) / sd <= threshold).astype(np.float64), 2.0 * threshold * sd)
+    return np.stack([(np.abs(y - mean) / sd <= threshold).astype(np.float64), 2.0 * threshold * sd])
 
 
 def weigh_clients(sizes: IntArray) -> FloatArray:

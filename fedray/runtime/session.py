@@ -219,8 +219,8 @@ def run_session(
             try:
                 more = {"keep_clients": recorder.keep_clients} if measure is make_evaluator else {}
                 evaluate, seconds = _time_calls(measure(study, runtime, **more))
-                advance = None if study.asynchronous is None else choose_advance(study, runtime, progress)
-                progress = run_rounds(study, runtime, recorder, evaluate, progress, advance=advance)
+                advance = choose_advance(study, runtime, progress)
+                progress = run_rounds(study, recorder, evaluate, progress, advance=advance)
                 recorder.flush(progress.round)
                 confirm_directory()
                 scoring = time.perf_counter()

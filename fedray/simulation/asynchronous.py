@@ -11,7 +11,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,16 @@ from fedray.core.method import Phase
 from fedray.core.sums import ExactSum, Kept, add_stats, map_arrays
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
-from fedray.simulation.rounds import Advance, CountRounds, RoundResult, cost_jobs, count_bytes, job_traffic, size_jobs
+from fedray.simulation.rounds import (
+    Advance,
+    CountRounds,
+    RoundResult,
+    cost_jobs,
+    count_bytes,
+    job_traffic,
+    run_round,
+    size_jobs,
+)
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -234,11 +242,11 @@ class Timeline:
         parts = bisect_left(self._parts, (end,))  # arrivals at one instant may cause more steps than needed
         step, now, number = np.array(self._parts[:parts], dtype=np.int64).reshape(-1, 3).T
         finished = int(number.sum())
-        names = StartedJob._fields
-        flat = np.fromiter(chain.from_iterable(self._finished[:finished]), np.float64, finished * len(names))
-        rows = flat.reshape(-1, len(names)).T
-        kinds = [float if name in ("start", "arrival") else int for name in names]
-        columns: dict[str, Any] = {n: row.astype(kind) for n, row, kind in zip(names, rows, kinds, strict=True)}
+        done, seconds = self._finished[:finished], ("start", "arrival")
+        columns: dict[str, Any] = {
+            name: np.array([job[i] for job in done], np.float64 if name in seconds else np.int64)
+            for i, name in enumerate(StartedJob._fields)
+        }
         part, now = np.repeat(np.arange(len(number)), number), np.repeat(now, number)
         staleness = np.where(now < 0, -1, now - columns["version"])
         copy = count_earlier(part * self._clients + columns["client"])
@@ -933,6 +941,9 @@ class AsyncTraining:
         return Plan(jobs.client, jobs.model, jobs.world), table, jobs.step
 
 
-def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance | None:
-    """Returns the function that computes the next server steps, or None if training is synchronous."""
-    return None if study.asynchronous is None else AsyncTraining(study, runtime, study.method.phase, progress).advance
+def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance:
+    """Returns the function that computes the next round, or the next server steps of asynchronous training."""
+    phase = study.method.phase
+    if study.asynchronous is None:
+        return partial(run_round, study, runtime, phase)
+    return AsyncTraining(study, runtime, phase, progress).advance

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +158,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         BadInput: The scenario names a metric that this run lacks.
     """
     rules, rows = study.evaluation, progress.metrics
-    if not rows or progress.round <= study.last_phase_start > 0:
+    if not rows or not study.is_complete(progress.round):
         return False
     if rules.patience is not None:
         name = name_watched_score(rows[0], rules.patience.metric)
@@ -178,7 +177,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
 def find_stop(study: Study, progress: Progress) -> str:
     """Returns the reason why a run ends early after an evaluated round, or an empty text if the run goes on."""
     rules = study.evaluation
-    if rules.stop_at is not None and progress.metrics and not progress.round <= study.last_phase_start > 0:
+    if rules.stop_at is not None and progress.metrics and study.is_complete(progress.round):
         name, wanted = name_watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
         values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
         if all(value is not None and reaches_target(name, value, wanted) for value in values):
@@ -377,12 +376,11 @@ Advance = Callable[[Progress, CountRounds], RoundResult]  # (progress, how many 
 
 def run_rounds(
     study: Study,
-    runtime: Runtime,
     recorder: Recorder,
     evaluate: Callable[[Progress], list[dict[str, Any]]],
     progress: Progress,
     *,
-    advance: Advance | None = None,
+    advance: Advance,
 ) -> Progress:
     """Runs the rounds of a study, and returns the new progress.
 
@@ -390,15 +388,12 @@ def run_rounds(
 
     Args:
         study: The objects of the run.
-        runtime: The runtime on which jobs run.
         recorder: The recorder, which stores finished jobs, metrics and checkpoints.
         evaluate: A function that takes the progress and returns the metrics of each world.
         progress: The progress from which the run begins or resumes. It is changed in place.
         advance: A function that computes the next rounds. It takes the progress, and a function that says how many
-            rounds to compute. It returns a `RoundResult`. None means `run_round`.
+            rounds to compute. It returns a `RoundResult`.
     """
-    if advance is None:
-        advance = partial(run_round, study, runtime, study.method.phase)
     run = Measuring(study, recorder, evaluate, progress, time.perf_counter() - progress.wall_seconds)
     if progress.round == 0 and not progress.metrics:  # a resumed run has metrics already
         run.measure()

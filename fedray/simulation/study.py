@@ -316,6 +316,10 @@ class Study:
         begins = [*(part.begins for part in self.parts), *(piece.begins for piece in self.method.phase.pieces)]
         return max(begins, default=0)
 
+    def is_complete(self, round: int) -> bool:
+        """Returns whether the scores after `round` rounds are scores of the complete method (`last_phase_start`)."""
+        return round > self.last_phase_start or self.last_phase_start == 0
+
     @property
     def init_seeds(self) -> IntArray:
         """The seed of each world's initial models, `[worlds]`."""

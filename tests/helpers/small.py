@@ -9,7 +9,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,7 +158,7 @@ def _train_once(keys: str) -> tuple[Study, Progress, Inline]:
 def _train(keys: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[Study, Progress, Inline]:
     study = build_study(read_scenario(keys, explicit=False), UserObjects(**own))
     runtime, progress = Inline(study), begin_progress(study, study.method.phase)
-    advance = choose_advance(study, runtime, progress) or partial(run_round, study, runtime, study.method.phase)
+    advance = choose_advance(study, runtime, progress)
     while progress.round < study.rounds:
         add_round(progress, advance(progress, lambda ends: min(len(ends), study.rounds - progress.round)))
     return study, progress, runtime
