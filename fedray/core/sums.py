@@ -46,40 +46,30 @@ class Library(NamedTuple):
         return found
 
 
-class Missing(NamedTuple):
-    """The reason why no compiled kernels can be used.
-
-    Attributes:
-        why: The reason, and the remedy for the user.
-    """
-
-    why: str
-
-
-def open_library(path: Path, instructions: str | None = None) -> Library | Missing:
-    """Loads the library `path` of compiled kernels (C functions). Returns `Missing` if the library cannot be used.
+def open_library(path: Path, instructions: str | None = None) -> Library | str:
+    """Loads the library `path` of compiled kernels (C functions). If it cannot be used, returns the reason as a text.
 
     The library must have been built from the sources of this package. `instructions` is the instruction set of the
     kernels. None means the best set for this processor.
     """
     if not path.is_file():
-        return Missing(f"the library of compiled kernels was not built: {REBUILD}")
+        return f"the library of compiled kernels was not built: {REBUILD}"
     try:
         handle = ctypes.CDLL(str(path))
         handle.fedray_digest.restype = ctypes.c_char_p
         digest, found = handle.fedray_digest().decode(), INSTRUCTIONS.get(handle.fedray_instructions())
     except (OSError, AttributeError) as error:
-        return Missing(f"the library of compiled kernels cannot be loaded ({error}): {REBUILD}")
+        return f"the library of compiled kernels cannot be loaded ({error}): {REBUILD}"
     if digest != hash_sources():
-        return Missing(f"the library of compiled kernels is older than its sources: {REBUILD}")
+        return f"the library of compiled kernels is older than its sources: {REBUILD}"
     if found is None:
-        return Missing("this processor has no AVX2 with fused multiply-add, which the compiled kernels need")
+        return "this processor has no AVX2 with fused multiply-add, which the compiled kernels need"
     return Library(handle, instructions or found, digest)
 
 
 @lru_cache(maxsize=1)
-def load_library() -> Library | Missing:
-    """Returns the compiled kernels of this installation. A process loads them once."""
+def load_library() -> Library | str:
+    """Returns the compiled kernels of this installation, or why there are none. A process loads them once."""
     return open_library(FOLDER / LIBRARY)
 
 

@@ -272,8 +272,8 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
             precise = " with TF32" if device == "cuda" and scenario.clients.tf32 else ""
             yield "engine", f"{engine.name} on {device}{precise}, up to {engine.width} lanes ({engine.why})"
     library = sums.load_library()
-    if study.lanes != "torch" and isinstance(library, sums.Missing):
-        yield "kernels", f"none: {library.why}"
+    if study.lanes != "torch" and isinstance(library, str):
+        yield "kernels", f"none: {library}"
     for part in study.parts:
         if part.voter is not None:
             yield "votes", f"{part.voter.name}: every client fits its own, its bytes are not counted"

@@ -24,16 +24,7 @@ from fedray.core.method import Phase
 from fedray.core.sums import ExactSum, Kept, add_stats, map_arrays
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
-from fedray.simulation.rounds import (
-    Advance,
-    CountRounds,
-    RoundResult,
-    cost_jobs,
-    count_bytes,
-    job_traffic,
-    run_round,
-    size_jobs,
-)
+from fedray.simulation import rounds
 from fedray.simulation.study import AsyncRule, FlightTable, JobTable, Progress, Runtime, Study
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -420,8 +411,8 @@ def count_costs(study: Study, phase: Phase) -> ClientCosts:
     client, columns = np.arange(study.clients.number), []
     for world in range(study.worlds):
         plan = Plan(client, np.zeros_like(client), np.full_like(client, world))
-        jobs = size_jobs(study, phase, plan)
-        cost = cost_jobs(study, phase, jobs, *job_traffic(study, phase, plan))
+        jobs = rounds.size_jobs(study, phase, plan)
+        cost = rounds.cost_jobs(study, phase, jobs, *rounds.job_traffic(study, phase, plan))
         columns.append((jobs.size, jobs.steps, cost.up, cost.down, cost.steps, cost.samples))
     return ClientCosts(*map(np.stack, zip(*columns, strict=True)))
 
@@ -817,7 +808,7 @@ class AsyncTraining:
         self._versions.free(self._at, self._ahead)
         return self._versions.tensors()
 
-    def advance(self, progress: Progress, count_rounds: CountRounds) -> RoundResult:
+    def advance(self, progress: Progress, count_rounds: rounds.CountRounds) -> rounds.RoundResult:
         """Computes the next server steps of every world, and returns their result.
 
         Args:
@@ -832,7 +823,7 @@ class AsyncTraining:
         for s in range(t, end):
             state = self._step(s, state)
         plan, table, at = self._describe(t, end)
-        return RoundResult(plan, table, state, ahead.seconds(end - 1, end)[0].copy(), end - t, at + 1)
+        return rounds.RoundResult(plan, table, state, ahead.seconds(end - 1, end)[0].copy(), end - t, at + 1)
 
     def _step(self, t: int, state: State) -> State:
         """Returns the state after one server step of every world."""
@@ -935,15 +926,15 @@ class AsyncTraining:
         failed = jobs.error != None  # noqa: E711
         status = np.where(failed, clock.FAILED, jobs.status)
         steps = np.where(status == clock.OK, steps * self.phase.trainings, 0)
-        up, down = count_bytes(self.phase, status, up, down)
+        up, down = rounds.count_bytes(self.phase, status, up, down)
         flight = FlightTable(jobs.start, jobs.arrival, jobs.version, jobs.staleness)
         table = JobTable(size, steps, jobs.loss, up, down, jobs.arrival - jobs.start, status, jobs.error, flight)
         return Plan(jobs.client, jobs.model, jobs.world), table, jobs.step
 
 
-def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> Advance:
+def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> rounds.Advance:
     """Returns the function that computes the next round, or the next server steps of asynchronous training."""
     phase = study.method.phase
     if study.asynchronous is None:
-        return partial(run_round, study, runtime, phase)
+        return partial(rounds.run_round, study, runtime, phase)
     return AsyncTraining(study, runtime, phase, progress).advance

@@ -302,25 +302,6 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
     return due
 
 
-def meets_target(metrics: Mapping[str, Any], target: tuple[str, float]) -> bool:
-    """Returns whether a metric of one world has reached the scenario's target.
-
-    Args:
-        metrics: Metrics of the world by name. The value None means that this round did not measure the metric.
-        target: The name of a metric and the value to reach.
-
-    Raises:
-        BadInput: This run has no metric of this name.
-
-    Example:
-        >>> meets_target({"accuracy": 0.9, "nll": 0.4}, ("accuracy", 0.8)), meets_target({"nll": 0.4}, ("nll", 0.3))
-        (True, False)
-    """
-    name, wanted = target
-    value = read_value(metrics, name, "evaluate.target.metric")
-    return value is not None and reaches_target(name, value, wanted)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The loop knows no method by name. All differences between methods are functions and values of their `Phase`. Its
 # schedule plans a round, and its server makes a step. It may also set the samples and bytes of jobs (`Phase.sizes`,

@@ -35,16 +35,10 @@ from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
 from fedray.files import plain, run_files
 from fedray.metrics.classification import Drift
+from fedray.metrics.scores import reaches_target
 from fedray.scenario import identity, names
 from fedray.scenario.nested import load_yaml, write_yaml
-from fedray.simulation.rounds import (
-    BEST,
-    collect_values,
-    draw_first_state,
-    list_test_choices,
-    meets_target,
-    name_watched_score,
-)
+from fedray.simulation.rounds import BEST, collect_values, draw_first_state, list_test_choices, name_watched_score
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study, cost_answer
 from fedray.storage.checkpoint import read_table, write_parquet
@@ -93,11 +87,12 @@ def collect_course_metrics(study: Study, out: Path) -> list[dict[str, float]]:
             scores = [row[name] for row in course if row["round"] and row.get(name) is not None]
             if len(scores) >= 3:  # round 0, before any training, does not count
                 values[f"{name}_last3"] = float(np.mean(scores[-3:]))
-        target = rules.target
-        if target is not None:
-            if target == rules.stop_at and course:  # then the target is the score that ended the run
-                target = name_watched_score(course[0], target[0]), target[1]
-            met = next((row for row in course if meets_target(row, target)), None)
+        if rules.target is not None:
+            name, wanted = rules.target
+            if rules.target == rules.stop_at and course:  # then the target is the score that ended the run
+                name = name_watched_score(course[0], name)
+            told = (row for row in course if row.get(name) is not None)
+            met = next((row for row in told if reaches_target(name, row[name], wanted)), None)
             if met is not None:
                 values["rounds_to_target"] = float(met["round"])
                 values["seconds_to_target"] = float(met["sim_seconds"])
@@ -603,8 +598,8 @@ def choose_resumed_lanes(lanes: Lanes, out: Path) -> Lanes:
     if lanes != "auto" or began is None:
         return lanes
     library = sums.load_library()
-    if began == "compiled" and isinstance(library, sums.Missing):
-        raise BadInput(f"{out}: the run began with compiled kernels, but {library.why}")
+    if began == "compiled" and isinstance(library, str):
+        raise BadInput(f"{out}: the run began with compiled kernels, but {library}")
     return "torch" if began == "torch" else lanes
 
 

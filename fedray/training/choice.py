@@ -112,8 +112,8 @@ def choose_engine(
         library = sums.load_library()
         if device != "cpu":
             why = "compiled kernels run on CPUs"
-        elif isinstance(library, sums.Missing):
-            why = library.why
+        elif isinstance(library, str):
+            why = library
         elif local is not None and not covered:
             why = f"no compiled kernel has local.{'nesterov' if local.nesterov else f'optimizer = {local.optimizer}'}"
         else:

@@ -207,7 +207,7 @@ def test_the_key_lanes_chooses_and_what_no_kernel_covers_is_one_line(monkeypatch
     assert choose_engine(own, lanes="auto").name == "vmap"
     with pytest.raises(BadInput):
         choose_engine(own, lanes="compiled")
-    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
+    monkeypatch.setattr(native, "load_library", lambda: "it was not built")
     assert choose_engine(perceptron(), lanes="auto").name == "mlp"
     with pytest.raises(BadInput):
         choose_engine(perceptron(), lanes="compiled")
@@ -218,7 +218,7 @@ def test_a_resumed_run_keeps_its_engines(tmp_path: Path, monkeypatch: pytest.Mon
     keys = {"lanes": "auto", "runtime": "inline", "report": False, "rounds": 2, "clients": {"number": 4},
             "data": {"name": "cubic"}, "evaluate": {"every": 2}}  # fmt: skip
     with monkeypatch.context() as without:
-        without.setattr(native, "load_library", lambda: native.Missing("it was not built"))
+        without.setattr(native, "load_library", lambda: "it was not built")
         plain = fedray.run(keys, out=tmp_path / "plain")
         whole = fedray.run({**keys, "rounds": 4}, out=tmp_path / "whole")
     again = fedray.resume(plain.path, rounds=4)
@@ -226,7 +226,7 @@ def test_a_resumed_run_keeps_its_engines(tmp_path: Path, monkeypatch: pytest.Mon
     assert again.summary["state_hash"] == whole.summary["state_hash"]
     compiled = fedray.run(keys, out=tmp_path / "compiled")
     assert json.loads((compiled.path / "manifest.json").read_text())["engine"]["name"] == "mlp-c"
-    monkeypatch.setattr(native, "load_library", lambda: native.Missing("it was not built"))
+    monkeypatch.setattr(native, "load_library", lambda: "it was not built")
     with pytest.raises(BadInput):
         fedray.resume(compiled.path, rounds=4)
 
