@@ -18,17 +18,18 @@ import fedray
 from fedray.assembly.study import build_study
 from fedray.components.compression import error_feedback, top_k
 from fedray.components.servers import Rows, feddyn_server
-from fedray.core.method import LossContext, Method
+from fedray.core.method import Local, LocalLoss, LossContext, Method
 from fedray.core.types import State, Uploads
 from fedray.evaluation.answers import own_test_rows
-from fedray.features.slices import compress_slices, mean_of_slices
+from fedray.features.slices import compress_slices, cut_block, mean_of_slices
 from fedray.methods import Setting, cut_slices, federated_slices
 from fedray.methods.depthfl import teach_heads
 from fedray.methods.fedrolex import rolling_channels
 from fedray.models.net import state_dict
-from fedray.models.nets import add_exits
+from fedray.models.nets import add_exits, build_net
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.study import Study
+from fedray.training.client_code import make_trial
 
 BOTH = pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
 CNN: dict[str, Any] = {"model": {"name": "cnn", "channels": [3, 4], "hidden": [8]}, "rounds": 2}
@@ -82,17 +83,15 @@ def test_a_slice_is_trained_as_a_small_module_is(name: str, scaler: bool, kind: 
     (before, _), (after, _) = train_rounds(study, 1), train_rounds(study, 2)
     begin = 1 if name == "fedrolex" else 0
     scale = [Divide()] if scaler else []
+    units, layer = [begin, begin + 1, begin + 2], study.net.layout.views(before.models[0])
     if kind == "mlp":
         small = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), *scale, nn.ReLU(), nn.Linear(3, 10))
-        units, layer = [begin, begin + 1, begin + 2], study.net.layout.views(before.models[0])
         parts = [layer["1.weight"][units], layer["1.bias"][units], layer["3.weight"][:, units], layer["3.bias"]]
     else:
         small = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), *scale, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                               nn.Linear(32, 3), *scale, nn.ReLU(), nn.Linear(3, 10))  # fmt: skip
-        channels, units = [begin, begin + 1], [begin, begin + 1, begin + 2]
-        layer = study.net.layout.views(before.models[0])
-        flat = layer["4.weight"].view(6, 4, 16)[units][:, channels].reshape(3, 32)
-        parts = [layer["0.weight"][channels], layer["0.bias"][channels], flat, layer["4.bias"][units],
+        flat = layer["4.weight"].view(6, 4, 16)[units][:, units[:2]].reshape(3, 32)
+        parts = [layer["0.weight"][units[:2]], layer["0.bias"][units[:2]], flat, layer["4.bias"][units],
                  layer["6.weight"][:, units], layer["6.bias"]]  # fmt: skip
     small.load_state_dict(dict(zip(small.state_dict(), parts, strict=True)))
     x, y = study.pool_rows(0)
@@ -157,9 +156,8 @@ def test_what_error_feedback_keeps_waits_until_the_window_is_there_again() -> No
     compress = compress_slices([error_feedback(top_k(layout, lambda client, _tier: np.full(len(client), 5)))])
     kept = torch.zeros(2, study.net.layout.d)
     for t in range(4):
-        columns = slices.columns(t, 0)
+        columns, who = slices.columns(t, 0), np.arange(2)
         delta = torch.zeros_like(kept).index_copy(1, columns, torch.randn(2, len(columns)))
-        who = np.arange(2)
         uploads = Uploads(delta, who, 0 * who, 0 * who, 0 * who, 1 + who, own={"residual": kept}, columns=columns)
         sent = compress.apply(uploads)
         outside = torch.ones(kept.shape[1], dtype=torch.bool).index_fill(0, columns, False)
@@ -202,6 +200,13 @@ def test_a_weak_client_of_heterofl_answers_as_the_small_network_does(engine: dic
     assert run.summary["metrics"]["personal_accuracy"]["mean"] == pytest.approx(last["accuracy"].mean())
     assert np.array_equal(rolled.predict(x, client=5).mean, rolled.predict(x).mean)
     assert "personal_accuracy" not in rolled.summary["metrics"]
+
+
+def test_the_loss_of_a_slice_did_not_get_what_the_server_sends_for_it() -> None:
+    net = build_net("linear", (3,), 2, "cross_entropy")
+    loss = LocalLoss(lambda outputs, _y, _context: outputs.sum(-1), shared="broadcast/means", example=torch.ones(5))
+    reading = cut_block(make_trial(net, torch.zeros(3), Local(loss=loss), [0]), torch.arange(4)).reading
+    assert reading is not None and reading.shared is not None and reading.shared.tolist() == [[1.0] * 5]
 
 
 def test_a_method_of_ones_own_slices_with_another_window() -> None:
@@ -315,11 +320,10 @@ def test_every_number_is_averaged_and_corrected_over_those_who_have_it() -> None
     model, tier = generator.integers(0, 2, size=8), np.array([0, 1, 1, 1, 0, 1, 1, 1])
     model[:5] = 0
     delta = torch.from_numpy(generator.normal(size=(8, 7))).float() * held[tier].float()
-    who = np.arange(8)
+    who, rows = np.arange(8), Rows(1, 2)
     uploads = Uploads(delta, who, model, 0 * who, tier, 1 + who)
     start = torch.from_numpy(generator.normal(size=(2, 7))).float()
     h = torch.from_numpy(generator.normal(size=(2, p)))
-    rows = Rows(1, 2)
     server = feddyn_server(
         mean_of_slices(rows, "uniform", lambda _t: held), rows, clients, alpha, p, held=lambda _t: held
     )

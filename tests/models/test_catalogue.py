@@ -60,8 +60,7 @@ def test_a_network_maps_a_batch_to_outputs_and_its_row_loads_back(
     with torch.no_grad():
         outputs = module(x)
         again = functional_call(copy.deepcopy(net.module).eval(), net.layout.views(row), (x,))
-    assert outputs.shape == (2, 10)
-    assert outputs.isfinite().all()
+    assert outputs.shape == (2, 10) and outputs.isfinite().all()
     assert torch.equal(outputs, again)
 
     trainable = [p for p in net.module.parameters() if p.requires_grad]
@@ -77,8 +76,7 @@ def test_a_state_dict_is_a_plain_torch_one(name: str, norm: str) -> None:
     net = build_net(name, (1, 8, 8), 4, "cross_entropy", norm=norm)
     counters = torch.arange(len(net.layout.counters)) + 1
     state = state_dict(net, net.init(1), counters)
-    copied = copy.deepcopy(net.module)
-    copied.load_state_dict(state)  # strict: no key is missing, none unexpected
+    copied = load_module(net, net.init(1), counters)  # strict: no key is missing, none unexpected
     assert all(torch.equal(value, state[key]) for key, value in copied.state_dict().items())
     assert (len(net.layout.counters) > 0) == (norm == "batch")
     assert (net.layout.d > net.layout.trainable) == (norm == "batch")  # running mean and variance
