@@ -358,7 +358,7 @@ def _estimate_work(study: Study, jobs: int | None) -> list[Need]:
     kept += 0 if how is None else 12.0 * max(MAPPED_NUMBERS, count_gradients(study.net, how.kind) * d)
     slots = max((value.shape[1] for value in _extra_tensors(study).values() if value.dim() == 3), default=1)
     draws = 1  # the networks that are drawn from a model's Gaussian for a prediction, as in PVI
-    if method_spec_of(study.method.name).mean_field == "site":
+    if method_spec_of(study.method.name).draws:
         draws = max(1, int(study.scenario["method"].get("samples", 1)))
     each = phase.models * (slots if study.method.answer is not None else 1) * draws
     answers = 24.0 * study.worlds * each * len(study.split("test", 0)[1]) * study.net.outputs

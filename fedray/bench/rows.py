@@ -143,7 +143,8 @@ def measure_peak_resident() -> int:
     """Measures the largest number of bytes of memory that this process has held so far."""
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 # ---------------------------------------------------------------------------------------------------------------------

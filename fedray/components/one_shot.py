@@ -445,6 +445,8 @@ def sample_posterior(cycles: Cycles, momentum: float, temperature: float, p: int
         return torch.zeros_like(parameters[..., :p])
 
     def update(gradient: Tensor, state: Tensor, parameters: Tensor, context: StepContext) -> tuple[Tensor, Tensor]:
+        if not context.lr:  # nothing moves
+            return torch.zeros_like(gradient), state
         inside = (context.step * cycles.number % context.steps).double() / context.steps  # place in the cycle, [0, 1)
         rate = 0.5 * (1.0 + torch.cos(math.pi * inside))  # as a fraction of the round's learning rate
         spread = (2.0 * (1.0 - momentum) * temperature / context.lr * rate / context.size).sqrt()

@@ -440,9 +440,7 @@ class MethodSpec:
         stack: A function that takes the network, the numbers of clients, classes and rounds, and the options. It
             returns a `Stack`: the clients' own networks, and the model or rule that combines their predictions. None
             means that the method is no stack.
-        mean_field: What a model holds besides a Gaussian over the network's weights. With `prior`, the model also holds
-            the Gaussian's prior. With `site`, it also holds a client's factor of the posterior. Empty means that a
-            model is no Gaussian.
+        draws: Whether the networks that predict are drawn from a model's Gaussian. The option `samples` sets how many.
         sparse: Whether uploads may be sparse (`compress.kind` topk or randomk).
         sampled: Whether a model consists of several samples of a client's posterior. An option sets the number of
             samples.
@@ -480,7 +478,7 @@ class MethodSpec:
     network: Callable[..., Any] | None = None
     slices: Callable[..., Any] | None = None
     stack: Callable[..., Any] | None = None
-    mean_field: Literal["", "prior", "site"] = ""
+    draws: bool = False
     sparse: bool = True
     sampled: bool = False
     server_steps: bool = False

@@ -359,7 +359,7 @@ def measure_clients(
         Accuracies from 0 to 1, or RMSEs in the target's unit, `[N]`. A client without samples in the split has NaN.
     """
     y, votes = study.split(split, world)[1], cast_votes(study, world, outputs)
-    votes = votes.astype(np.float32) if study.classes else votes  # only the largest vote counts
+    votes = votes.astype(np.float32) if study.classes else votes  # half the memory; votes that are closer may tie
     together = study.shards.client_test(world, 0) is None and study.shards.cluster_test(world, 0) is None
     if study.classes and split == "test" and weights is not None and clients is None and together:
         return measure_by_class(share_labels(study, world), y.numpy(), votes, weights)

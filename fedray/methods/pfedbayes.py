@@ -99,7 +99,6 @@ SPECS = {
         clients=10,
         own_models=True,
         private="Gaussian over its weights",
-        mean_field="prior",
         network=add_gaussians,
     ),
 }

@@ -365,21 +365,16 @@ def take_out_weights(net: nn.Module, name: str = "module") -> tuple[Tensor, Flat
         torch.Size([5, 2])
     """
     layout, known = layout_of(net, name).trained, dict(net.named_parameters())
-    first = torch.cat([known[one].detach().reshape(-1) for one in layout.names])
-    return first, FlatWeights(layout, tuple(_take_out(net)))
-
-
-def _take_out(net: nn.Module) -> list[tuple[str, str]]:
-    """Removes the trainable parameters from a network, and returns their pairs of names (`FlatWeights.places`)."""
-    first = {id(part): name for name, part in net.named_parameters() if part.requires_grad}
+    vector = torch.cat([known[one].detach().reshape(-1) for one in layout.names])
+    first = {id(part): one for one, part in known.items() if part.requires_grad}
     every = net.named_parameters(remove_duplicate=False)  # shared weights have several names
-    places = [(place, first[id(part)]) for place, part in every if id(part) in first]
+    places = tuple((place, first[id(part)]) for place, part in every if id(part) in first)
     for module in net.modules():
-        for name, part in list(module._parameters.items()):
-            if id(part) in first:
-                del module._parameters[name]
-                setattr(module, name, None if part is None else part.detach())
-    return places
+        for own, part in list(module._parameters.items()):
+            if part is not None and id(part) in first:
+                del module._parameters[own]
+                setattr(module, own, part.detach())
+    return vector, FlatWeights(layout, places)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

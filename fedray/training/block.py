@@ -324,8 +324,6 @@ def split_into_blocks(steps: IntArray, batch: IntArray, width: int) -> list[IntA
         >>> [block.tolist() for block in split_into_blocks(np.array([2, 0, 3, 3, 1]), np.array([8, 8, 8, 4, 8]), 2)]
         [[3], [2, 0], [4]]
     """
-    if len(steps) and steps[0] > 0 and (steps == steps[0]).all() and (batch == batch[0]).all():  # nothing to sort
-        return np.array_split(np.arange(len(steps)), -(-len(steps) // width))
     order = np.lexsort((np.arange(len(steps)), -steps, batch))
     order = order[steps[order] > 0]
     blocks = []

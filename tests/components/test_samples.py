@@ -79,6 +79,7 @@ def test_without_temperature_it_is_sgd_with_momentum_at_a_cyclical_rate() -> Non
     """To the bit, with the cosine of each cycle on the gradients of torch's optimizer."""
     w = torch.randn(7, generator=torch.Generator().manual_seed(0))
     slopes = torch.randn(12, 7, generator=torch.Generator().manual_seed(3))
+    assert torch.equal(walk(Cycles(1, 1, 1, 0.0), 1, lambda _step, place: place, w, lr=0.0)[0], w)
     found = walk(Cycles(3, 1, 1, 0.5), 12, lambda step, _place: slopes[step], w, momentum=0.3)
     weights = w.clone().requires_grad_()
     optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.3)
