@@ -77,7 +77,7 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
     if keys.availability == "diurnal":
         if devices.available is not None:
             raise BadInput("clients.availability = diurnal, but clients.trace has such times: leave one of the two out")
-        return replace(devices, available=diurnal_availability())
+        return replace(devices, available=diurnal_availability)
     return devices
 
 

@@ -221,10 +221,12 @@ def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:
 
     Returns:
         For classification these are the votes `[K, n, C]`, which are probabilities or raw outputs (`predict.average`).
+        The ensemble predicts the class whose mean vote is the largest.
         For regression these are predicted targets in their original unit, `[K, n, q]`.
     """
     if study.classes:
-        return classification.member_votes(outputs.numpy(), study.evaluation.average)
+        logits = outputs.numpy()
+        return classification.probabilities(logits) if study.evaluation.average == "probabilities" else logits
     return predict_means(study, world, outputs)
 
 
@@ -631,8 +633,7 @@ def read_answers(
         if answer.combine is not None:  # the result of the rule counts as one model
             votes = answer.combine(world, classification.probabilities(outputs.numpy()))[None]
             return MemberPredictions(votes, None, y, draw)
-        votes = classification.member_votes(outputs.numpy(), study.evaluation.average)
-        return MemberPredictions(votes, None, y, draw, answer.weigh_present(world))
+        return MemberPredictions(cast_votes(study, world, outputs), None, y, draw, answer.weigh_present(world))
     members = read_members(study, world, outputs, split, answer, rows=rows, residual=residual)
     return MemberPredictions(None, members, members.y, draw, members.weights)
 

@@ -77,18 +77,6 @@ def average(rows: ArrayLike, weights: ArrayLike | None = None) -> FloatArray:
     return weighted
 
 
-def member_votes(outputs: ArrayLike, kind: AverageKind) -> FloatArray:
-    """Returns the votes of each model: the values that an ensemble of classifiers averages.
-
-    The ensemble predicts the class whose mean vote is the largest. `outputs` are the logits of each model, `[K, n, C]`,
-    and `kind` names the averaged quantity as in `answer_classes`.
-
-    Returns:
-        Probabilities in float64, or the logits unchanged, `[K, n, C]`.
-    """
-    return probabilities(outputs) if kind == "probabilities" else np.asarray(outputs)
-
-
 class ClassAnswer(NamedTuple):
     """The predictions of an ensemble of classifiers, and of each of its models.
 

@@ -150,18 +150,14 @@ class Devices:
         return factor.round(9)  # the last bits of exp and cos differ between processors
 
 
-def diurnal_availability() -> Available:
-    """Returns a rule (`Devices.available`) by which each client is available for 12 hours of every day.
+def diurnal_availability(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
+    """Returns the seconds until each client is available, `[J]` (`Devices.available`): for 12 hours of every day.
 
     For each client, these hours begin at a different random time of day.
     """
-
-    def wait(seeds: IntArray, client: IntArray, now: FloatArray) -> FloatArray:
-        phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
-        at = (now / DAY + phase) % 1.0
-        return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # with 1e-9 rounding never ends the wait too early
-
-    return wait
+    phase = rng.uniform(rng.keys(seeds, "phase", client), 1)[:, 0]
+    at = (now / DAY + phase) % 1.0
+    return np.where(at < 0.5, 0.0, (1.0 - at + 1e-9) * DAY)  # with 1e-9 rounding never ends the wait too early
 
 
 def window_availability(

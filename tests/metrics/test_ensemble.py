@@ -16,7 +16,6 @@ from fedray.core.types import AverageKind, FloatArray
 from fedray.metrics.classification import (
     answer_classes,
     average,
-    member_votes,
     mixture_moments,
     personal_weights,
     probabilities,
@@ -133,5 +132,5 @@ def test_the_class_of_an_answer_is_the_largest_entry_of_the_mean_vote(kind: Aver
     weights = personal_weights(LOSSES, 0.5)[0]
     members, mean = answer_classes(LOGITS, kind, weights)
     assert np.array_equal(members, probabilities(LOGITS))
-    votes = np.tensordot(weights, member_votes(LOGITS, kind), axes=1)
+    votes = np.tensordot(weights, members if kind == "probabilities" else LOGITS, axes=1)
     assert np.array_equal(votes.argmax(-1), mean.argmax(-1))

@@ -96,7 +96,7 @@ def test_the_order_of_a_plan_changes_nothing(
     order = np.random.default_rng(shuffle).permutation(len(plan.client))
     clients = Clients(tuple(Tier(t.name, t.number, None, spread=1.0) for t in clients.tiers))
     rule = CountingRule((2, 1), min(dropout, 0.9), 5.0)
-    devices = Devices(clients, available=clock.diurnal_availability())
+    devices = Devices(clients, available=clock.diurnal_availability)
     one = clock.time_round(devices, rule, plan, work, **START)
     two = clock.time_round(
         devices, rule, plan.take(order), JobCosts(work.steps[order], work.up[order], work.down[order]), **START
@@ -220,22 +220,22 @@ def test_the_spread_of_devices_is_the_same_on_every_machine() -> None:
 def test_diurnal_clients_are_available_half_of_each_day() -> None:
     seeds, who = np.zeros(20_000, dtype=np.int64), np.arange(20_000)
     for now in (0.0, 12_345.6, 9.7 * clock.DAY):
-        there = clock.diurnal_availability()(seeds, who, np.full(20_000, now)) == 0
+        there = clock.diurnal_availability(seeds, who, np.full(20_000, now)) == 0
         assert abs(there.mean() - 0.5) < 4 * 0.5 / 20_000**0.5
     one, next_day = (
-        clock.diurnal_availability()(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + clock.DAY)
+        clock.diurnal_availability(seeds, who, np.full(20_000, now)) == 0 for now in (5e3, 5e3 + clock.DAY)
     )
     assert (one == next_day).all()
-    opposite = clock.diurnal_availability()(seeds, who, np.full(20_000, 5e3 + clock.DAY / 2)) == 0
+    opposite = clock.diurnal_availability(seeds, who, np.full(20_000, 5e3 + clock.DAY / 2)) == 0
     assert (one != opposite).all()
 
 
 @given(st.floats(0, 1e9), st.integers(0, 10**6))
 def test_a_diurnal_client_is_available_after_its_waiting_time(now: float, client: int) -> None:
     seed, who = np.array([0]), np.array([client])
-    wait = clock.diurnal_availability()(seed, who, np.array([now]))
+    wait = clock.diurnal_availability(seed, who, np.array([now]))
     assert 0 <= wait[0] <= clock.DAY / 2 + 1
-    assert clock.diurnal_availability()(seed, who, np.array([now]) + wait)[0] == 0
+    assert clock.diurnal_availability(seed, who, np.array([now]) + wait)[0] == 0
 
 
 @given(
