@@ -1,8 +1,8 @@
 """Measures the rows of the table of speed that only this repository needs: `python bench/more_rows.py [--quick]`.
 
 `fedray bench` has the rows that compare fedray with a plain loop on a user's machine. Here are training of FedAG, a
-whole study, replicates and folds, training without rounds, a second actor, memory, a million clients, evaluation, and
-training on a GPU. `--only ROW` measures one row. Each row runs in a process of its own.
+whole study, replicates and folds, training without rounds, a second actor, memory, and a million clients. `--only ROW`
+measures one row. Each row runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -19,26 +19,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
 from fedray.assembly.registry import UserObjects
 from fedray.bench import rows as bench
-from fedray.bench.rows import MB, BenchResult, Cost, Work
+from fedray.bench.rows import MB, BenchResult, Cost
 from fedray.bench.works import (
     BenchWork,
     Laps,
     describe_costs,
     fedavg_scenario,
     images,
-    make_federation,
     make_plain_laps,
     measure_ratio,
-    measure_weight_difference,
     noise,
     on_ray,
     plain_mlp,
-    plain_wide_cnn,
     simulate,
     small_clients,
     small_cnn,
@@ -47,13 +43,9 @@ from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.data.files import find_data_root
 from fedray.data.types import Dataset, Split, regression
-from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import run_scenario
-from fedray.models.nets import resnet18
-from fedray.runtime.environment import device_of
-from fedray.runtime.session import Inline, Snapshot
+from fedray.runtime.session import Snapshot
 from fedray.scenario.loader import read_scenario
-from fedray.simulation.rounds import begin_progress
 
 BOSTON = (506, 13, 20)  # samples, features, folds
 
@@ -133,7 +125,7 @@ def measure_scaling(quick: bool) -> list[BenchResult]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows about replicates, folds, training without rounds, memory, and a million clients.
+# Rows about replicates, folds, training without rounds, memory, a million clients, and evaluation.
 
 WARM_UP = 0.2  # share of the rounds before memory is measured
 
@@ -285,124 +277,6 @@ def _children_cpu() -> float:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Rows on a GPU: wall seconds of a round after warming up, divided by those of the plain loop on the same GPU. Networks
-# and samples stay on the GPU. The plain loop trains one client after the other, as usual.
-
-
-def small_resnet() -> nn.Module:
-    """Makes a ResNet-18 with BatchNorm for images of 32 x 32, with 11 million parameters."""
-    return resnet18((3, 32, 32), 10)
-
-
-def color_pictures() -> BenchWork:
-    """Makes a benchmark of 20 clients, each with 160 color images of 32 x 32 pixels.
-
-    10 clients train in a round, in batches of 16.
-    """
-    keys = fedavg_scenario(20, 10, batch_size=16)
-    data = noise(20 * 160, (3, 32, 32))
-    return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
-
-
-WORKS: tuple[tuple[str, Callable[[], BenchWork]], ...] = (  # texts in the table, and functions that make the work
-    ("10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10", lambda: small_clients(10_000, 1000)),
-    ("100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10", lambda: images(small_cnn, per_round=100)),
-    ("the same with CNN 32-64-fc128", lambda: images(plain_wide_cnn, per_round=100)),
-    ("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures),
-)
-
-
-def measure_gpu(quick: bool) -> list[BenchResult]:
-    """Measures the cost of fedray on a GPU, divided by the cost of a plain loop. Returns no result without a GPU."""
-    return [measure_work(what, make(), quick=quick) for what, make in WORKS] if torch.cuda.is_available() else []
-
-
-def measure_work(what: str, made: BenchWork, *, quick: bool) -> BenchResult:
-    """Measures a round of fedray and of the plain loop on a GPU, in turns. `what` is the text of the row."""
-    device = device_of(1.0)
-    study = made.study()
-    plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
-    fedray, _ = simulate(study, runtime)
-    plain_cost, fedray_cost = bench.take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
-    engine = runtime.worker.engine
-    note = (
-        f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
-        f"W <= {engine.width}); {torch.cuda.get_device_name()}; weights differ by "
-        f"{measure_weight_difference(made, torch.float32, device):.0e} of the update"
-    )
-    return BenchResult(what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The row for evaluation: CPU seconds to score five models and their ensemble, divided by those of a plain loop.
-
-PIECE = 500  # samples in a batch of the plain loop
-
-
-def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
-    """Makes a benchmark with five models of one network and `tested` test samples."""
-    keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
-    return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
-
-
-def measure_evaluation(quick: bool) -> list[BenchResult]:
-    """Measures the cost of scoring five models and their ensemble, divided by the cost in a plain loop."""
-    small = ensemble_of(plain_mlp, (64,), 2_000)
-    large = ensemble_of(small_cnn, (1, 28, 28), 2_000)
-    repeats = 3 if quick else 9
-    what = "evaluation of five MLPs 64-64-10 and their mean, 2,000 samples"
-    found = _compare_evaluations(what, small, (20, 20), repeats)
-    return [found, _compare_evaluations("the same of CNNs 10-20-fc50", large, (1, 1), repeats)]
-
-
-def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
-    """Measures the time in which fedray evaluates the models of a benchmark, divided by the time of a plain loop."""
-    bench.pin_to_one_core()
-    plain, fedray, _ = make_evaluations(work)
-    slow, fast = bench.take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
-    note = f"plain {1e3 * slow.cpu:.2f}, fedray {1e3 * fast.cpu:.2f} ms CPU; fedray has more scores (nll, ECE, members)"
-    return BenchResult(what, fast.cpu / slow.cpu, "", None, False, fast.wall / slow.wall, note)
-
-
-def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
-    """Returns a function that evaluates by a plain loop, a function that evaluates by fedray, and a dict of accuracies.
-
-    Each function writes the accuracy of its ensemble to the dict.
-
-    Example:
-        >>> work = ensemble_of(plain_mlp, (64,), tested=20)
-        >>> plain, fedray, scores = make_evaluations(work)
-        >>> plain(1), fedray(1)
-        (None, None)
-        >>> abs(scores["plain"] - scores["fedray"]) < 1e-6  # the accuracy of the ensemble
-        True
-    """
-    study = work.study()
-    evaluate = make_evaluator(study, Inline(study))
-    progress = begin_progress(study, study.method.phase)
-    world, layout, scores = make_federation(study, work.module), study.net.layout, dict[str, float]()
-    test = study.shards.data.test
-    worlds = torch.zeros(1, dtype=torch.long)
-    x = study.shards.normalize(torch.as_tensor(test.x)[None], worlds)[0]
-    y = torch.as_tensor(test.y)
-
-    def plain(rounds: int) -> None:
-        for _ in range(rounds):
-            total = torch.zeros(len(x), study.classes)
-            for row in progress.state.models:
-                world.model.load_state_dict(dict(layout.views(row)))
-                with torch.no_grad():
-                    total += torch.cat([world.model(piece).softmax(-1) for piece in torch.split(x, PIECE)])
-            scores["plain"] = float((total.argmax(-1) == y).float().mean())
-
-    def fedray(rounds: int) -> None:
-        for _ in range(rounds):
-            scores["fedray"] = evaluate(progress)[0]["accuracy"]
-
-    return plain, fedray, scores
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # The command.
 
 ROWS = {  # for each row, the function that measures it
@@ -414,8 +288,6 @@ ROWS = {  # for each row, the function that measures it
     "scaling": "more_rows.measure_scaling",
     "memory": "more_rows.measure_memory",
     "million": "more_rows.measure_million",
-    "evaluation": "more_rows.measure_evaluation",
-    "gpu": "more_rows.measure_gpu",
 }
 
 

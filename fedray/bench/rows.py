@@ -237,7 +237,9 @@ ROWS = {  # for each row, the function that measures it; its module loads only i
     "ten_thousand": "fedray.bench.works.measure_ten_thousand",
     "cnn": "fedray.bench.works.measure_cnn",
     "wide_cnn": "fedray.bench.works.measure_wide_cnn",
+    "evaluation": "fedray.bench.works.measure_evaluation",
     "ray": "fedray.bench.works.measure_overhead",
+    "gpu": "fedray.bench.works.measure_gpu",
 }
 
 

@@ -24,7 +24,10 @@ from fedray.core import rng
 from fedray.core.method import Local
 from fedray.core.types import IntArray, Plan
 from fedray.data.types import Dataset, Split, classification
+from fedray.evaluation.evaluate import make_evaluator
 from fedray.models.net import state_dict
+from fedray.models.nets import resnet18
+from fedray.runtime.environment import device_of
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
 from fedray.scenario.schema import Scenario
@@ -108,6 +111,12 @@ def small_clients(number: int, per_round: int, method: dict[str, Any] | None = N
     keys = fedavg_scenario(number, per_round, batch_size=10, **local)
     keys["method"] = method or keys["method"]
     return BenchWork(read_scenario(keys), UserObjects(data=noise(20 * number, (64,)), model=plain_mlp), plain_mlp)
+
+
+def ensemble_of(module: Callable[[], nn.Module], shape: tuple[int, ...], tested: int) -> BenchWork:
+    """Makes a benchmark with five models of one network and `tested` test samples."""
+    keys = fedavg_scenario(5, 5, batch_size=10) | {"method": {"name": "fed_ensemble", "models": 5}}
+    return BenchWork(read_scenario(keys), UserObjects(data=noise(tested, shape, tested), model=module), module)
 
 
 def fedavg_scenario(number: int, per_round: int, **local: Any) -> dict[str, Any]:
@@ -493,3 +502,130 @@ def describe_costs(one: Cost, other: Cost) -> str:
     """Compares the wall times and the CPU times of two ways to run a round, in words."""
     cpu, wall = (f"{1e3 * a:.2f} against {1e3 * b:.2f} ms" for a, b in zip(one, other, strict=True))
     return f"wall {wall}, CPU of all processes {cpu} a round"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rows on a GPU: wall seconds of a round after warming up, divided by those of the plain loop on the same GPU. Networks
+# and samples stay on the GPU. The plain loop trains one client after the other, as usual.
+
+
+class GpuWork(NamedTuple):
+    """One row of the benchmark that is measured on a GPU.
+
+    Attributes:
+        what: The row's text in the table.
+        make: A function that makes the measured scenario and network.
+    """
+
+    what: str
+    make: Callable[[], BenchWork]
+
+
+def small_resnet() -> nn.Module:
+    """Makes a ResNet-18 with BatchNorm for images of 32 x 32, with 11 million parameters."""
+    return resnet18((3, 32, 32), 10)
+
+
+def color_pictures() -> BenchWork:
+    """Makes a benchmark of 20 clients, each with 160 color images of 32 x 32 pixels.
+
+    10 clients train in a round, in batches of 16.
+    """
+    keys = fedavg_scenario(20, 10, batch_size=16)
+    data = noise(20 * 160, (3, 32, 32))
+    return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
+
+
+WORKS = (
+    GpuWork("10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10", lambda: small_clients(10_000, 1000)),
+    GpuWork(
+        "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10", lambda: images(small_cnn, per_round=100)
+    ),
+    GpuWork("the same with CNN 32-64-fc128", lambda: images(plain_wide_cnn, per_round=100)),
+    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures),
+)
+
+
+def measure_gpu(quick: bool) -> list[BenchResult]:
+    """Measures the cost of fedray on a GPU, divided by the cost of a plain loop. Returns no result without a GPU."""
+    return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
+
+
+def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
+    """Measures a round of fedray and of the plain loop on a GPU, in turns."""
+    device = device_of(1.0)
+    made = work.make()
+    study = made.study()
+    plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
+    fedray, _ = simulate(study, runtime)
+    plain_cost, fedray_cost = bench.take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
+    engine = runtime.worker.engine
+    note = (
+        f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
+        f"W <= {engine.width}); {torch.cuda.get_device_name()}; weights differ by "
+        f"{measure_weight_difference(made, torch.float32, device):.0e} of the update"
+    )
+    return BenchResult(work.what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The row for evaluation: CPU seconds to score five models and their ensemble, divided by those of a plain loop.
+
+PIECE = 500  # samples in a batch of the plain loop
+
+
+def measure_evaluation(quick: bool) -> list[BenchResult]:
+    """Measures the cost of scoring five models and their ensemble, divided by the cost in a plain loop."""
+    small = ensemble_of(plain_mlp, (64,), 2_000)
+    large = ensemble_of(small_cnn, (1, 28, 28), 2_000)
+    repeats = 3 if quick else 9
+    what = "evaluation of five MLPs 64-64-10 and their mean, 2,000 samples"
+    found = _compare_evaluations(what, small, (20, 20), repeats)
+    return [found, _compare_evaluations("the same of CNNs 10-20-fc50", large, (1, 1), repeats)]
+
+
+def _compare_evaluations(what: str, work: BenchWork, rounds: tuple[int, int], repeats: int) -> BenchResult:
+    """Measures the time in which fedray evaluates the models of a benchmark, divided by the time of a plain loop."""
+    bench.pin_to_one_core()
+    plain, fedray, _ = make_evaluations(work)
+    slow, fast = bench.take_turns([(plain, rounds[0]), (fedray, rounds[1])], repeats)
+    note = f"plain {1e3 * slow.cpu:.2f}, fedray {1e3 * fast.cpu:.2f} ms CPU; fedray has more scores (nll, ECE, members)"
+    return BenchResult(what, fast.cpu / slow.cpu, "", None, False, fast.wall / slow.wall, note)
+
+
+def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
+    """Returns a function that evaluates by a plain loop, a function that evaluates by fedray, and a dict of accuracies.
+
+    Each function writes the accuracy of its ensemble to the dict.
+
+    Example:
+        >>> work = ensemble_of(plain_mlp, (64,), tested=20)
+        >>> plain, fedray, scores = make_evaluations(work)
+        >>> plain(1), fedray(1)
+        (None, None)
+        >>> abs(scores["plain"] - scores["fedray"]) < 1e-6  # the accuracy of the ensemble
+        True
+    """
+    study = work.study()
+    evaluate = make_evaluator(study, Inline(study))
+    progress = begin_progress(study, study.method.phase)
+    world, layout, scores = make_federation(study, work.module), study.net.layout, dict[str, float]()
+    test = study.shards.data.test
+    worlds = torch.zeros(1, dtype=torch.long)
+    x = study.shards.normalize(torch.as_tensor(test.x)[None], worlds)[0]
+    y = torch.as_tensor(test.y)
+
+    def plain(rounds: int) -> None:
+        for _ in range(rounds):
+            total = torch.zeros(len(x), study.classes)
+            for row in progress.state.models:
+                world.model.load_state_dict(dict(layout.views(row)))
+                with torch.no_grad():
+                    total += torch.cat([world.model(piece).softmax(-1) for piece in torch.split(x, PIECE)])
+            scores["plain"] = float((total.argmax(-1) == y).float().mean())
+
+    def fedray(rounds: int) -> None:
+        for _ in range(rounds):
+            scores["fedray"] = evaluate(progress)[0]["accuracy"]
+
+    return plain, fedray, scores

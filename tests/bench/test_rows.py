@@ -33,13 +33,6 @@ def test_the_plain_loop_trains_every_fold_of_a_regression() -> None:
     assert measure_weight_difference(boston, torch.float32) < 1e-4
 
 
-def test_evaluation_and_its_plain_loop_find_the_same_accuracy() -> None:
-    plain, fedray, scores = more_rows.make_evaluations(more_rows.ensemble_of(works.plain_mlp, (64,), tested=20))
-    plain(1)
-    fedray(1)
-    assert scores["plain"] == pytest.approx(scores["fedray"], abs=1e-6)
-
-
 def test_flops_of_a_round_count_products_forward_and_backward() -> None:
     work = works.small_clients(20, 6)
     a_sample = 2 * (2 * 64 * 64) + 3 * (2 * 64 * 10)  # nothing below the inputs needs a gradient
