@@ -66,10 +66,10 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table stacking_table4_readings_all_rows stacking_table4_readings data.limit=null replicates=1 # 8
 fi
 
-large="shefl_fig1_fmnist shefl_fig1_mnist shefl_table1a_fmnist shefl_table1a_mnist shefl_table1b_fmnist fed_ensemble_table2_mnist
+large="shefl_fig1_fmnist shefl_table1a_fmnist shefl_table1a_mnist shefl_table1b_fmnist fed_ensemble_table2_mnist
        fed_ensemble_table4 fed_ensemble_table5 fed_ensemble_table6 fed_ensemble_table7 fed_ensemble_fig6_cifar10
        fed_ensemble_table2_cifar10 fed_ensemble_table2_cifar100 shefl_table1a_cifar10 shefl_table1b_cifar10
-       shefl_table1a_cifar100 shefl_table1a_svhn shefl_fig1_cifar10 shefl_fig1_cifar100 shefl_fig1_svhn stacking_table4_mnist_deep stacking_table5_cifar10"
+       shefl_table1a_cifar100 shefl_table1a_svhn stacking_table4_mnist_deep stacking_table5_cifar10"
 if [ "$more" = --all ]; then
     for name in $large; do table "$name" "$name"; done
 fi
