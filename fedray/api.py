@@ -165,7 +165,7 @@ def _read_arguments(
             raise BadInput(explain_unknown_key("", top, known, sections=list_sections()))
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     modules = import_first(scenario, modules)
-    keys, unseen = list_given(scenario, {}), "data.test_clients"
+    keys, unseen = list_given(scenario), "data.test_clients"
     if given.get("data") is not None and unseen in keys:
         dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules)

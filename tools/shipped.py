@@ -162,7 +162,7 @@ def try_file(path: Path, out: Path, tried: set[Hashable]) -> str:
         return "its data are not here"
     cells = read_cells(scenario)
     new = [cell for cell in find_kinds(cells, trained_names) if trained_names(cell.scenario) not in tried]
-    runs = find_kinds([NamedCell("base", scenario, {}), *new], trained_names)
+    runs = find_kinds([NamedCell("base", scenario), *new], trained_names)
     tried.update(trained_names(cell.scenario) for cell in runs)
     for cell in runs:
         train(tiny(cell.scenario), out / cell.name, own)

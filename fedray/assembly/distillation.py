@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedray.assembly.models import choose_students
-from fedray.assembly.registry import UserObjects, name_own_method
+from fedray.assembly.registry import UserObjects, name_own_method, spec_of
 from fedray.components import distillation
 from fedray.core import rng
 from fedray.core.errors import BadInput, quote_value
@@ -20,7 +20,6 @@ from fedray.data.shards import Scaling, Shards
 from fedray.data.store import open_dataset
 from fedray.data.types import Dataset, add_back, subtract
 from fedray.files.plain import expand_user_path
-from fedray.scenario.names import method_spec_of
 from fedray.scenario.schema import Scenario
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -192,8 +191,7 @@ def count_student_steps(scenario: Scenario, shards: Shards, seed: int, teachers:
 
 def _list_specified(scenario: Scenario, own: UserObjects) -> set[str]:
     """Lists the method's options that have a specification. fedray does not know the meaning of other options."""
-    specified = {} if own.method is not None else method_spec_of(scenario.method.name).options
-    return set(scenario.method.options) & set(specified)
+    return set(scenario.method.options) & set(spec_of(scenario, own).options)
 
 
 def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: UserObjects) -> Fuser | None:
@@ -215,9 +213,9 @@ def make_fuser(scenario: Scenario, shards: Shards, seeds: Sequence[int], own: Us
     rows = cache(lambda world: _server_rows(scenario, shards, world, seeds[world]))
     if own.dealt is None and options["inputs"] not in (WITHHELD, NOISE):
         _read_other(scenario, shards)  # finds errors early, which actors need not do
-    keys = ("steps", "lr", "batch")
-    steps, lr, batch = (options[f"distil_{key}"] for key in keys)
-    how = distillation.Fusion(steps, lr, batch, options["patience"], options["teacher"])
+    how = distillation.Fusion(
+        options["distil_steps"], options["distil_lr"], options["distil_batch"], options["patience"], options["teacher"]
+    )
     engine_of = choose_students(scenario.lanes)
     return lambda world, students, key: distillation.fuse_models(
         how, students, rows=rows(world), key=key, engine_of=engine_of

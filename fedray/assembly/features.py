@@ -15,6 +15,7 @@ from fedray.components.random_walk import Graph, Outages, make_walks
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Method, Walk, reads_ensemble
+from fedray.core.options import MethodSpec
 from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray, Net, Tier
 from fedray.data.shards import Shards
 from fedray.features.correction import Correction
@@ -26,7 +27,7 @@ from fedray.files.run_files import read_number_table
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, withholds_enough
 from fedray.models.nets import build_net
-from fedray.scenario.names import UNKNOWN, method_spec_of
+from fedray.scenario.names import method_spec_of
 from fedray.scenario.options import CLASSIFIERS
 from fedray.scenario.schema import ModelKeys, Scenario
 from fedray.scenario.sections import GraphKeys
@@ -88,18 +89,18 @@ def find_private_layers(net: Net, wanted: Sequence[str]) -> tuple[str, ...]:
 
 
 def cut_network(
-    scenario: Scenario, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...], *, is_own: bool = False
+    scenario: Scenario, spec: MethodSpec, net: Net, tiers: Sequence[Tier], sample: tuple[int, ...]
 ) -> tuple[TierNet, ...]:
     """Returns the slice of the network that each tier trains.
 
     The tuple is empty if all tiers train the whole network.
 
     Args:
-        scenario: The scenario, which names the method.
+        scenario: The scenario, which has the method's options.
+        spec: The specification of the method.
         net: The whole network.
         tiers: The tiers.
         sample: The shape of a network input.
-        is_own: Whether the method is a user's function, which may slice the network itself.
 
     Raises:
         BadInput: A tier trains a slice, but the network does not consist of plain layers.
@@ -111,20 +112,19 @@ def cut_network(
         >>> net = build_net("mlp", (4,), 3, "cross_entropy", hidden=[8])
         >>> scenario = read_scenario({"method": "heterofl"})
         >>> tiers = (Tier("strong", 5), Tier("weak", 5, width=0.25))
-        >>> [(one.net.layout.d, round(one.work, 2)) for one in cut_network(scenario, net, tiers, (4,))]
+        >>> found = cut_network(scenario, method_spec_of("heterofl"), net, tiers, (4,))
+        >>> [(one.net.layout.d, round(one.work, 2)) for one in found]
         [(67, 1.0), (19, 0.28)]
     """
-    method = scenario.method
-    cut = (UNKNOWN if is_own else method_spec_of(method.name)).slices
-    if cut is None:
+    if spec.slices is None:
         return ()
-    widths = [tier.width for tier in tiers]
+    method, widths = scenario.method, [tier.width for tier in tiers]
     changed = None if min(widths) == 1 else find_changed_call(net.module)
     if changed is not None:
         raise BadInput(
             f"model.name = {net.name}: its forward {changed}, which slices of it would not have: take it out"
         )
-    nets: tuple[TierNet, ...] = cut(net, widths, torch.zeros(1, *sample), method.options, method.name)
+    nets: tuple[TierNet, ...] = spec.slices(net, widths, torch.zeros(1, *sample), method.options, method.name)
     return nets
 
 

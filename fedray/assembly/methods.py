@@ -10,7 +10,7 @@ from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losse
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import guard_method, refuse_unread_code
 from fedray.assembly.pieces import add_own_code, make_compression
-from fedray.assembly.registry import UserObjects, find_own, name_own_method
+from fedray.assembly.registry import UserObjects, find_own, name_own_method, spec_of
 from fedray.components.schedule import guard_schedule, remember_losses
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method, RateSchedule
@@ -24,8 +24,7 @@ from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.scenario.names import declared_options, method_spec_of
 from fedray.scenario.rows import is_stack
 from fedray.scenario.schema import Scenario
-from fedray.scenario.sections import ScheduleKeys
-from fedray.scenario.training import CompressKeys, RateKeys, ServerKeys
+from fedray.scenario.training import CompressKeys, RateKeys, ScheduleKeys, ServerKeys
 from fedray.simulation.devices import Devices
 
 
@@ -40,15 +39,14 @@ def make_setting(
     Raises:
         BadInput: The method needs classes, or another part of the scenario does not fit the data.
     """
-    if own.method is None and not shards.data.classes:
-        spec = method_spec_of(scenario.method.name)
-        if spec.classes or (is_stack(scenario) and not spec.parts):
-            raise BadInput(
-                f"method.name = {scenario.method.name} needs classes, but {scenario.data.name} has real targets: "
-                "choose data with classes"
-            )
+    spec = spec_of(scenario, own)
+    if not shards.data.classes and (spec.classes or (own.method is None and is_stack(scenario) and not spec.parts)):
+        raise BadInput(
+            f"method.name = {scenario.method.name} needs classes, but {scenario.data.name} has real targets: "
+            "choose data with classes"
+        )
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
-    nets = features.cut_network(scenario, net, clients.tiers, shards.data.input_shape, is_own=own.method is not None)
+    nets = features.cut_network(scenario, spec, net, clients.tiers, shards.data.input_shape)
     seconds = expect_seconds(devices, sizes, local, seeds, net.layout.d, nets=nets)
     declared = declared_options("method", scenario.method.name) or {}
     unset = {key: None for key, default in declared.items() if default is None}  # scenarios leave these options out
@@ -134,8 +132,8 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
     Raises:
         BadInput: The method does not fit the data or the number of models.
     """
-    defaults = {} if own.method is not None else method_spec_of(scenario.method.name).defaults
-    setting, users = unset_defaults(scenario, setting, defaults), name_own_method(scenario, own)
+    setting = unset_defaults(scenario, setting, spec_of(scenario, own).defaults)
+    users = name_own_method(scenario, own)
     method = _compose(scenario, own, replace(setting, own_method=users))
     if method.phase.models == 1 and scenario.method.models > 1:
         default = ", or register it with models=1" if own.method is None else ""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedray.assembly.clients import invited_per_tier
 from fedray.assembly.pieces import measure_layers
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.registry import UserObjects, spec_of
 from fedray.components.distillation import TORCH, ask_model, use_torch
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, format_bytes
@@ -449,7 +449,7 @@ def _as_trained(
         make: A function that makes the network.
         shape: Shape of a network input.
     """
-    around = None if own.method is not None else method_spec_of(scenario.method.name).network
+    around = spec_of(scenario, own).network
     return make if around is None else lambda: around(make(), scenario.method.options, shape, scenario.model.name)
 
 

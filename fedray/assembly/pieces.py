@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly.registry import UserObjects, find_function, makes_transform, name_thing
+from fedray.assembly.registry import UserObjects, find_function, makes_transform, name_thing, spec_of
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
@@ -207,20 +207,19 @@ def show_shared_rows(method: Method, net: Net | None, worlds: int) -> Method:
 # A user's own loss, optimizer, augmentations, metrics and callbacks, as parts of a study.
 
 
-def add_own_code(local: Local, scenario: Scenario, objects: UserObjects, data: Dataset) -> Local:
+def add_own_code(local: Local, scenario: Scenario, own: UserObjects, data: Dataset) -> Local:
     """Adds augmentations to local training, and also the user's loss and optimizer if there are any.
 
     Args:
         local: The local training that the scenario describes.
         scenario: The scenario, which may name a loss, an optimizer and augmentations.
-        objects: The user's objects, which replace the names in the scenario.
+        own: The user's objects, which replace the names in the scenario.
         data: The data set on which clients train.
     """
-    own = objects
-    given_objects = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
-    if given_objects and objects.method is None and not names.method_spec_of(scenario.method.name).trains:
+    passed = [key for key in ("loss", "optimizer", "augment") if key in own.named()]
+    if passed and not spec_of(scenario, own).trains:
         name = scenario.method.name
-        raise BadInput(f"{given_objects[0]}: {name} is fitted in closed form, without rounds: leave it out")
+        raise BadInput(f"{passed[0]}: {name} is fitted in closed form, without rounds: leave it out")
     keys, changes = scenario.local, dict[str, Any]()
     local = replace(local, augment=make_augmentations(own.augment or keys.augment, keys.options, data))
     given: tuple[tuple[Literal["loss", "optimizer"], str | None, Any], ...]

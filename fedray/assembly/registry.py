@@ -424,6 +424,11 @@ def _check_object(kind: Kind, thing: Any) -> Any:
     return found
 
 
+def spec_of(scenario: Scenario, own: UserObjects) -> MethodSpec:
+    """Returns the specification of a run's method. A function that the user passes has the general specification."""
+    return names.method_spec_of(scenario.method.name if own.method is None else None)
+
+
 def find_own(kind: str, scenario: Scenario, own: UserObjects) -> Any:
     """Returns the user's object of a kind, or None if the run uses an object of fedray.
 

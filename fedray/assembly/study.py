@@ -38,14 +38,6 @@ from fedray.simulation.study import Evaluation, Patience, Study
 # The size of a boosted ensemble.
 
 
-def fits_learners(scenario: Scenario, own: registry.UserObjects) -> bool:
-    """Returns whether clients fit learners such as trees.
-
-    For a method of the user (in `own`), the result is False.
-    """
-    return own.method is None and bool(names.method_spec_of(scenario.method.name).fits)
-
-
 def make_ensemble(
     scenario: Scenario, data: Dataset, own: registry.UserObjects, clients: Clients, worlds: int
 ) -> tuple[Ensemble, Net]:
@@ -143,13 +135,12 @@ def assemble(scenario: Scenario, own: registry.UserObjects, pooled: PartitionSet
         for each in (replicates, starts)
     )
     rates = np.repeat(own.grid, scenario.replicates * len(folds)) if own.grid else np.array(own.rates)
-    made = None if fits_learners(scenario, own) else make_network(scenario, data, own, len(seeds))
+    spec = registry.spec_of(scenario, own)
+    made = None if spec.fits else make_network(scenario, data, own, len(seeds))
     shards = deal_shards(scenario, data, replicates, folds, pooled=pooled, own=own)
     clients = Clients(tier_table(scenario, shards.number))
     if made is not None and scenario.model.weights is not None:
-        models = (
-            clients.number if names.method_spec_of(scenario.method.name).models == "clients" else scenario.method.models
-        )
+        models = clients.number if spec.models == "clients" else scenario.method.models
         made = start_from(made, scenario.model.weights, first.tolist(), models)
     devices = own.devices or make_devices(scenario, clients)
     size, net = (None, made) if made else make_ensemble(scenario, data, own, clients, len(seeds))
@@ -355,10 +346,11 @@ def set_input_scaling(scenario: Scenario, data: Dataset, own: registry.UserObjec
         >>> set_input_scaling(raw, load_data("digits"), registry.UserObjects()).standardized
         False
     """
+    fits = registry.spec_of(scenario, own).fits  # learners such as trees
     if scenario.data.scale == "unit":
         x = (data.train.x if len(data.train.x) else data.test.x) if data.kind == "images" else np.zeros(0)
         least, most = (find(initial=0) for find in (x.min, x.max))
-        if not len(x) or least < 0 or most > LEVELS[-1] or fits_learners(scenario, own):
+        if not len(x) or least < 0 or most > LEVELS[-1] or fits:
             raise BadInput(
                 f"data.scale = unit cannot act, because {data.name} has no pictures of levels from 0 to {LEVELS[-1]}, "
                 f"or {scenario.method.name} fits trees: leave it out"
@@ -366,7 +358,7 @@ def set_input_scaling(scenario: Scenario, data: Dataset, own: registry.UserObjec
         return data._replace(unit=float(next(level for level in LEVELS if most <= level)))
     if scenario.data.standardize:
         return data
-    if data.kind == "tokens" or data.origin is not None or fits_learners(scenario, own):
+    if data.kind == "tokens" or data.origin is not None or fits:
         raise BadInput(
             f"data.standardize = false cannot act, because {data.name} has tokens or inputs that float32 does not tell "
             f"apart as they are, or {scenario.method.name} fits trees: leave it out"

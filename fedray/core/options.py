@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from fedray.core.errors import quote_value, suggest_nearest
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks of values. A check is a function that takes a scenario's value and returns the value for the program.
@@ -59,6 +59,19 @@ def describe_check(check: Callable[..., Any]) -> Meaning:
         Meaning(kind='whole number', values='1 to 9', empty=True)
     """
     return _MEANINGS.get(check, Meaning("value"))
+
+
+def check_value(key: str, value: Any, check: Check) -> Any:
+    """Returns the checked value of a key. A wrong value raises `BadInput` with the key and the value.
+
+    Example:
+        >>> check_value("local.lr", "1e-3", real("(0, inf)"))
+        0.001
+    """
+    try:
+        return check(value)
+    except ValueError as wrong:
+        raise BadInput(f"{key} = {quote_value(value)} {wrong}") from None
 
 
 def _to_number(value: Any) -> Any:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fedray.assembly.registry import UserObjects
 from fedray.core import errors
-from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, format_number, name_score, quote_value
+from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, quote_value
 from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.run import reopen_study
@@ -27,7 +27,7 @@ from fedray.files import plain
 from fedray.files.run_files import read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, Table, is_chosen_on_test, list_score_notes
+from fedray.report.read import MARK, is_chosen_on_test, list_score_notes
 from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
@@ -231,7 +231,6 @@ FIRST_METRICS = (
 )  # fmt: skip
 BYTES = "bytes_to_target"
 MOST_METRICS = 6  # most metrics, besides published ones and seconds and bytes to a target
-PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
 BAR = r"\|"  # `|` inside a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 
@@ -246,7 +245,7 @@ def refuse_unknown_metrics(wanted: Sequence[str], cells: Sequence[NamedCell]) ->
     """
     if any(cell.scenario.evaluate.metrics for cell in cells):
         return
-    published = [(f"published of {cell.name}:", name) for cell in cells for name in cell.published]
+    published = [(f"published of {cell.name}:", name) for cell in cells for name in cell.scenario.published]
     for place, word in [*(("--metrics", word) for word in wanted), *published]:
         if not (set("*?[") & set(word) or word in FIRST_METRICS or find_score(word)):
             names = "give names such as accuracy, nll or conformal_size, or patterns"
@@ -358,30 +357,6 @@ def _choose_metrics(
     return published + rest[: max(0, most - len(published))]
 
 
-def list_published(rows: Rows) -> Table:
-    """Returns the head and the lines of a table of published values and measured means.
-
-    `rows` has the rows of `table.parquet`, one for each cell and metric.
-
-    Example:
-        >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
-        >>> list_published([row])[1][0]
-        ['a', 'accuracy', '90.0 %', '1.0 %', '3', '91.0 %', '-1.0 points']
-    """
-    from fedray.report.compare import show_score  # matplotlib is slow to import
-
-    head = ["cell", "score", "found", "sd", "n", "published", "found less published"]
-    found = []
-    for row in (row for row in rows if row.get("published") is not None):
-        metric, mean, published = row["metric"], row["mean"], row["published"]
-        shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
-        sd = "-" if row["sd"] is None else format_number(row["sd"], metric)
-        less = "-" if mean is None else show_score(metric, mean - published, True)
-        told = [shown, sd, str(row["n"]), format_number(published, metric), less]
-        found.append([row["cell"], name_score(metric), *told])
-    return head, found
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # `fedray table`.
 
@@ -469,10 +444,8 @@ def run_table(
         from fedray.report.page import write_report  # matplotlib is slow to import
 
         log.info("drawing the report")
-        published = list_published(rows)
-        tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
         folders = [out / "cells" / name for name in names if name not in failed]
-        write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells", tables=tables)
+        write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells")
     return TableResult(text, failed)
 
 
@@ -545,9 +518,9 @@ def _read_rows(cell: NamedCell, folder: Path) -> list[dict[str, Any]]:
     costs = {name: summary["totals"][name] for name in ("up_bytes", "down_bytes", "sim_seconds", "wall_seconds")}
     costs |= {f"answer_{name}": summary.get("answer", {}).get(name) for name in ("bytes", "passes")}
     facts = {"cell": cell.name, "method": summary["method"], "apart": apart, "chosen": chosen, **costs}
-    rows = []
-    for name in dict.fromkeys([*summary["metrics"], *cell.published]):
+    rows, published = [], cell.scenario.published
+    for name in dict.fromkeys([*summary["metrics"], *published]):
         score = {key: summary["metrics"].get(name, {"n": 0}).get(key) for key in ("mean", "sd", "n")}
-        published = None if name not in cell.published else float(cell.published[name])
-        rows.append({**facts, "metric": name, **score, "published": published, "rounds": summary["rounds"]})
+        score |= {"published": float(published[name]) if name in published else None, "rounds": summary["rounds"]}
+        rows.append({**facts, "metric": name, **score})
     return rows

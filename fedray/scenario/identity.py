@@ -11,13 +11,12 @@ Example:
     ('local.lr', '0.1', '0.2')
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedray.core.errors import BadInput, Damaged, quote_value
-from fedray.scenario.nested import flatten
+from fedray.scenario.nested import flatten, generalize_key
 
 # Sections and keys that change no result.
 FREE_SECTIONS = ("runtime", "report", "loggers", "checkpoint", "table", "published")
@@ -135,7 +134,7 @@ def _value_of_before(key: str) -> Any:
     With this value, fedray behaves as the older versions did. The result is the placeholder `UNSET` for a key that
     older versions have, too.
     """
-    return VALUES_OF_BEFORE.get(re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key), UNSET)
+    return VALUES_OF_BEFORE.get(generalize_key(key), UNSET)
 
 
 def _text(value: Any) -> str:

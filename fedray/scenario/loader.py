@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core import options as opt
-from fedray.core.errors import BadInput, quote_value, suggest_nearest, warn_user
+from fedray.core.errors import BadInput, quote_value, warn_user
 from fedray.core.types import ADAPTIVE_OPTIMIZERS, Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
@@ -27,11 +27,6 @@ from fedray.scenario.shipped import find_scenario_file
 
 def check_scenario(scenario: Scenario) -> None:
     """Checks that no keys contradict each other. Raises `BadInput` for the first contradiction."""
-    kind = scenario.schedule.kind
-    if not names.is_known("schedule", kind):
-        known = names.known_names("schedule")
-        remedy = suggest_nearest(kind, known, "choose one, or --import the module that registers it")
-        raise BadInput(f"schedule.kind = {quote_value(kind)} is not one of {', '.join(known)}: {remedy}")
     refuse_wrong(scenario)
     _check_architectures(scenario.method.options.get("networks", ()), scenario.clients.tiers)
     shares = [tier.share for tier in scenario.clients.tiers.values() if tier.share is not None]
@@ -316,12 +311,10 @@ class NamedCell(NamedTuple):
     Attributes:
         name: Name of the cell.
         scenario: The scenario of the cell, without a table.
-        published: The values that a paper reports for the cell, by metric.
     """
 
     name: str
     scenario: Scenario
-    published: dict[str, Any]
 
 
 def read_scenario(
@@ -372,9 +365,9 @@ def read_scenario(
     return replace(base, table=table, published=outer.published)
 
 
-def list_given(source: Mapping[str, Any] | str | Path, overrides: Overrides) -> dict[str, Any]:
-    """Returns the values that a scenario and its overrides set, by dotted key."""
-    return flatten(merge_keys(_tree(source), _overrides(overrides)))
+def list_given(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Returns the values that a scenario sets, by dotted key."""
+    return flatten(_tree(source))
 
 
 def read_cells(scenario: Scenario) -> list[NamedCell]:
@@ -382,15 +375,11 @@ def read_cells(scenario: Scenario) -> list[NamedCell]:
 
     Each cell has a scenario of its own, without a table.
     """
-    base = {key: value for key, value in to_plain(scenario).items() if key not in _TABLE}
     if not scenario.table:
-        return [NamedCell("base", scenario, scenario.published)]
+        return [NamedCell("base", scenario)]
+    base = _without_table(to_plain(scenario))
     return [
-        NamedCell(
-            cell.name,
-            replace(_scenario(merge_keys(base, expand(cell.overrides))), published=cell.published),
-            cell.published,
-        )
+        NamedCell(cell.name, replace(_scenario(merge_keys(base, expand(cell.overrides))), published=cell.published))
         for cell in scenario.table
     ]
 
@@ -565,10 +554,7 @@ def spell_imports(tree: Tree, folder: Path | None) -> Tree:
     """
     if "import" not in tree:
         return tree
-    try:
-        given = opt.list_of(opt.text, 100, scalar=True)(tree["import"])
-    except ValueError as wrong:
-        raise BadInput(f"import = {quote_value(tree['import'])} {wrong}") from None
+    given = opt.check_value("import", tree["import"], opt.list_of(opt.text, 100, scalar=True))
     files = [str((folder or Path()) / Path(name).expanduser()) if name.endswith(".py") else name for name in given]
     rest = {key: value for key, value in tree.items() if key != "import"}
     return merge_keys(rest, {"own": {"modules": files}})
@@ -613,7 +599,7 @@ def _overrides(overrides: Overrides) -> Tree:
         key = key.strip()
         if key in out:
             raise BadInput(f"{quote_value(key)[1:-1]} is set twice: use one of the two")
-        out[key] = to_plain_values(nested.parse_yaml(value, f"{quote_value(key)[1:-1]} = {quote_value(value)}"), (key,))
+        out[key] = nested.parse_yaml(value, f"{quote_value(key)[1:-1]} = {quote_value(value)}")
     return expand(spell_sections(to_plain_values(out)))
 
 

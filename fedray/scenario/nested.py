@@ -333,6 +333,16 @@ def flatten(tree: Mapping[str, Any], path: str = "") -> Tree:
     return out
 
 
+def generalize_key(key: str) -> str:
+    """Returns a dotted key with `*` in place of the name of a tier.
+
+    Example:
+        >>> generalize_key("clients.tiers.weak.width"), generalize_key("local.lr")
+        ('clients.tiers.*.width', 'local.lr')
+    """
+    return re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key)
+
+
 def _key(key: object, path: KeyPath) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         key = _safely_shown(key)

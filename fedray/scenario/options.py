@@ -56,15 +56,7 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
     for key in given.keys() - table.keys():
         remedy = suggest_nearest(key, table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
         raise BadInput(f"{path}.{key} is not a key of classifier {name}: {remedy}")
-    return {"name": name, **{key: _check_value(path, key, value, table[key]) for key, value in given.items()}}
-
-
-def _check_value(path: str, key: str, value: Any, check: opt.Check) -> Any:
-    """Returns the checked value of a key. The message of a `BadInput` names the key."""
-    try:
-        return check(value)
-    except ValueError as wrong:
-        raise BadInput(f"{path}.{key} = {quote_value(value)} {wrong}") from None
+    return {"name": name, **{key: opt.check_value(f"{path}.{key}", one, table[key]) for key, one in given.items()}}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -167,7 +159,7 @@ def _read_option(path: str, key: str, given: Mapping[str, Any], option: opt.Opti
             raise BadInput(f"{path}.{key} is missing: give it a value")
         return list(default) if isinstance(default, list) else default
     check = (lambda value: option.check(value, SECTIONS)) if option.sections else option.check
-    return _check_value(path, key, given[key], check)
+    return opt.check_value(f"{path}.{key}", given[key], check)
 
 
 def _alike(default: Any) -> opt.Check:
@@ -196,11 +188,9 @@ def _read_network(path: str, section: Mapping[str, Any], more: Mapping[str, opt.
         BadInput: A key is wrong.
     """
     plain = {"name": "mlp", **{key: value for key, value in section.items() if key not in more}}
-    folded, given = (
-        fold_options("model", path, plain, tuple(more)),
-        [key for key in more if section.get(key) is not None],
-    )
-    own = {key: _check_value(path, key, section[key], more[key]) for key in given}
+    folded = fold_options("model", path, plain, tuple(more))
+    given = [key for key in more if section.get(key) is not None]
+    own = {key: opt.check_value(f"{path}.{key}", section[key], more[key]) for key in given}
     return {"name": folded["name"], **own, **folded["options"]}
 
 

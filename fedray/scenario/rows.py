@@ -21,7 +21,7 @@ from fedray.methods import METHOD_SPECS
 from fedray.methods.beta_predbayes import FIT
 from fedray.methods.fens import FIXED
 from fedray.scenario.names import KINDS, MODEL_SPECS, method_spec_of
-from fedray.scenario.nested import expand, flatten, merge_keys
+from fedray.scenario.nested import expand, flatten, generalize_key, merge_keys
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
 from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
@@ -124,14 +124,9 @@ class Case:
         return "" if "data" in self.own else "regression" if name.startswith("uci/") else data_spec_of(name).task or ""
 
 
-def _generalize(key: str) -> str:
-    """Returns a dotted key with `*` in place of the name of a tier."""
-    return re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key)
-
-
 def _find_default(key: str) -> Any:
     """Returns the general default of a dotted key, or None for an unknown key."""
-    section, _, last = _generalize(key).rpartition(".")
+    section, _, last = generalize_key(key).rpartition(".")
     found = find_key(section, last) if section in section_types() else None
     return None if found is None else found.default
 
@@ -687,7 +682,7 @@ def changes_nothing(key: str, value: Any) -> bool:
     if value == 0 and not key.startswith("predict."):
         return True
     is_default = value == _find_default(key) and not key.endswith(".name")
-    return is_default or value in _NEUTRAL.get(_generalize(key), ())
+    return is_default or value in _NEUTRAL.get(generalize_key(key), ())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

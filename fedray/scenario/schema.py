@@ -15,7 +15,7 @@ from fedray.core.errors import BadInput, quote_value
 from fedray.core.types import AverageKind, Lanes, Objective
 from fedray.scenario.names import explain_unknown_key
 from fedray.scenario.nested import KeyPath, dotted_key
-from fedray.scenario.sections import ClientKeys, GraphKeys, ParticipationKeys, ScheduleKeys
+from fedray.scenario.sections import ClientKeys, GraphKeys, ParticipationKeys
 from fedray.scenario.training import (
     CheckpointKeys,
     CompressKeys,
@@ -23,6 +23,7 @@ from fedray.scenario.training import (
     EvaluateKeys,
     LocalKeys,
     PatienceKeys,
+    ScheduleKeys,
     ServerKeys,
     named,
     own_names,
@@ -343,10 +344,7 @@ def make_section(section: opt.Section, tree: Any, path: KeyPath = ()) -> Any:
 def _read_field(metadata: Mapping[str, Any], value: Any, path: KeyPath) -> Any:
     """Returns the checked value of a field. A field holds a value, a section, several sections, or free keys."""
     if option := metadata.get("key"):
-        try:
-            return option.check(value)
-        except ValueError as wrong:
-            raise BadInput(f"{dotted_key(path)} = {quote_value(value)} {wrong}") from None
+        return opt.check_value(dotted_key(path), value, option.check)
     section = metadata.get("section")
     if section is not None and section.many is list:
         if not isinstance(value, list):

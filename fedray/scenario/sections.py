@@ -1,4 +1,4 @@
-"""Declares the keys of a scenario for clients, participation, schedule and graph, and the data sets and partitions.
+"""Declares the keys of a scenario for clients, participation and graph, and the data sets and partitions.
 
 Example:
     >>> sorted(set(PARTITION_SPECS["dirichlet"].options) - CLIENT_KINDS.keys())
@@ -13,8 +13,7 @@ from fedray.core import options as opt
 from fedray.core.types import Mode, Staleness
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys for the population, and for the choice of participants and of their models: tiers, clients, participation,
-# schedule, graph.
+# The keys for the population, and for the choice of participants: tiers, clients, participation.
 
 NO_ROUNDS = opt.Needs("participation.mode", ("semi", "buffered", "async"))
 
@@ -168,25 +167,6 @@ class ParticipationKeys:
         0.5, opt.real("(0, 1000]"), opt.Needs("participation.staleness", ("polynomial", "hinge"))
     )
     staleness_b: float = opt.key(4.0, opt.real("[0, 1e6]"), opt.Needs("participation.staleness", ("hinge",)))
-
-
-@dataclass(frozen=True)
-class ScheduleKeys:
-    """The schedule, which decides which client trains which model.
-
-    Attributes:
-        kind: Name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
-        object: The name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
-            has no effect.
-        rows: The meaning of a row of the permutation. In K rounds each row gets every model once. With `client` (the
-            default with full participation) a row is a client. A client that misses a round misses its model of this
-            round. With `slot` (the default otherwise) a row is a position among the participants of a round, which are
-            drawn uniformly. With `stratum` a row is a position that is filled from a fixed set of clients, as in SHEFL.
-    """
-
-    kind: str = opt.key("permutation", opt.text)
-    object: str | None = opt.key(None, opt.maybe(opt.text))
-    rows: str = opt.key("client", opt.one_of("client", "slot", "stratum"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

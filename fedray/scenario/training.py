@@ -1,4 +1,4 @@
-"""Declares the keys of a scenario for training, compression, server, evaluation, checkpoints and conformal sets."""
+"""Declares the keys of a scenario for schedule, training, compression, server, evaluation and conformal sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from fedray.scenario import names
 from fedray.scenario.sections import NO_ROUNDS
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The keys for local training, compression and the server.
+# The keys for the schedule, local training, compression and the server.
 
 _SGD = opt.Needs("local.optimizer", ("sgd",))
 _SPARSE = opt.Needs("compress.kind", SPARSE_KINDS)
@@ -40,7 +40,7 @@ MOST_SHOWN = 20  # names in a message; `fedray list` shows all
 
 
 def named(kind: str) -> opt.Check:
-    """Returns a function that checks a key whose value names a loss, an optimizer or an object of a similar kind.
+    """Returns a function that checks a key whose value names an object, such as a schedule, a loss or an optimizer.
 
     Example:
         >>> named("optimizer")("adam")
@@ -64,6 +64,25 @@ def _class_name(value: Any) -> str | int:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("is no class: give its name or its number")
     return value
+
+
+@dataclass(frozen=True)
+class ScheduleKeys:
+    """The schedule, which decides which client trains which model.
+
+    Attributes:
+        kind: Name of the schedule, the rule that assigns models to participants (`fedray list schedules`).
+        object: The name of the Python function that assigns the models. fedray writes this key. If it is set, `kind`
+            has no effect.
+        rows: The meaning of a row of the permutation. In K rounds each row gets every model once. With `client` (the
+            default with full participation) a row is a client. A client that misses a round misses its model of this
+            round. With `slot` (the default otherwise) a row is a position among the participants of a round, which are
+            drawn uniformly. With `stratum` a row is a position that is filled from a fixed set of clients, as in SHEFL.
+    """
+
+    kind: str = opt.key("permutation", named("schedule"))
+    object: str | None = opt.key(None, opt.maybe(opt.text))
+    rows: str = opt.key("client", opt.one_of("client", "slot", "stratum"))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def test_it_resolves_and_survives_yaml_and_sets_no_path(path: Path) -> None:
     cells = read_cells(scenario)
     for cell in cells:
         assert cell.scenario.data.root is None, cell.name
-        assert all(0 < value <= 1 for name, value in cell.published.items() if name.startswith("accuracy")), cell.name
+        assert all(0 < value <= 1 for name, value in cell.scenario.published.items() if name.startswith("accuracy"))
     for cell in find_kinds(cells, built_names):
         assert read_scenario(dump_scenario(cell.scenario)) == cell.scenario
 

@@ -178,7 +178,7 @@ def test_a_scenario_survives_its_yaml() -> None:
 
 def test_cells_are_complete_scenarios() -> None:
     fedavg, epochs, one = read_cells(read_scenario(RICH))
-    assert (fedavg.name, fedavg.scenario.method.models, fedavg.published) == ("fedavg", 1, {"accuracy": 89.78})
+    assert (fedavg.name, fedavg.scenario.method.models, fedavg.scenario.published) == ("fedavg", 1, {"accuracy": 89.78})
     assert fedavg.scenario.compress.kind == "dense"  # shefl's own default goes with shefl
     assert fedavg.scenario.compress.ratio == 0.02  # what the file says stays
     assert fedavg.scenario.local.steps == 10 and fedavg.scenario.clients.tiers["hpc"].number == 5

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, quote_value, show_line
-from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions
+from fedray.core.errors import BadInput, show_line
+from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions, check_value
 from fedray.core.types import FloatArray, IntArray
 from fedray.data.files import Spool, read_pieces, take_rows
 from fedray.data.forms import arrays
@@ -202,10 +202,7 @@ def make_reading(**given: Any) -> ReadOptions:
         given["input"] = given.pop("features")
     for key in NUMBERS_AND_WORDS:
         if given.get(key) is not None:
-            try:
-                given[key] = CHECKS[key](given[key])
-            except ValueError as wrong:
-                raise BadInput(f"data.{key} = {quote_value(given[key])} {wrong}") from None
+            given[key] = check_value(f"data.{key}", given[key], CHECKS[key])
     reading = ReadOptions(**given)
     if reading.length is not None and reading.tokenizer is None:
         raise BadInput(f"data.length = {reading.length} cannot act without data.tokenizer: leave it out")
