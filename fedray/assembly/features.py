@@ -128,16 +128,6 @@ def cut_network(
     return nets
 
 
-def refuse_unread_widths(method: Method, tiers: Sequence[Tier]) -> None:
-    """Raises `BadInput` for a tier with a width below 1 if the method does not slice the network."""
-    narrow = [tier for tier in tiers if tier.width != 1]
-    if narrow and not method.phase.nets:
-        raise BadInput(
-            f"clients.tiers.{narrow[0].name}.width = {narrow[0].width:g}, but {method.name} does not read it: compose "
-            "it with fedray.methods.federated_slices, or leave it out"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Training without a server: the graph of clients, the failures of nodes and edges, and the walks of models.
 #

@@ -146,7 +146,12 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
-    features.refuse_unread_widths(method, setting.clients.tiers)
+    narrow = [tier for tier in setting.clients.tiers if tier.width != 1]
+    if narrow and not method.phase.nets:
+        raise BadInput(
+            f"clients.tiers.{narrow[0].name}.width = {narrow[0].width:g}, but {method.name} does not read it: compose "
+            "it with fedray.methods.federated_slices, or leave it out"
+        )
     method = features.add_tuning(scenario, setting, method)
     if users:
         refuse_unread_code(setting.local, method)

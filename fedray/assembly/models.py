@@ -268,12 +268,6 @@ def estimate_scenario(scenario: Scenario, clients: int | None = None, worlds: in
 # The memory for models, batches and predictions.
 
 
-def estimate_rbf(features: int, shape: tuple[int, ...]) -> Need:
-    """Estimates the memory for the centers of radial features, and for the distances of samples to these centers."""
-    wide = float(features) * math.prod(shape)
-    return Need(f"{features:,} radial features", "model.features", 24.0 * wide + 8.0 * wide * EVALUATED_ROWS)
-
-
 def check_network_memory(scenario: Scenario, factory: Callable[[], nn.Module], worlds: int) -> None:
     """Checks that this machine can hold the models, without making them in memory.
 
@@ -406,7 +400,9 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
     if name == "rbf" and own.model is None:  # draws its centers, for which the meta device does not help
-        check_memory([*estimate_scenario(scenario), estimate_rbf(options["features"], shape)])
+        size = float(options["features"]) * math.prod(shape) * (24 + 8 * EVALUATED_ROWS)  # and the distances to them
+        need = Need(f"{options['features']:,} radial features", "model.features", size)
+        check_memory([*estimate_scenario(scenario), need])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
         most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))

@@ -108,7 +108,7 @@ def register(
     if kind == "model":
         BUILDERS[name] = thing
     elif kind == "data":
-        store.register_data(name, thing)
+        store.SOURCES[name] = store.Source(thing)
 
 
 def _list_needed(kind: Kind, thing: Any) -> list[str]:

@@ -117,7 +117,12 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     the columns, and their units, of the tables that runs and sweeps write.
     """
     if kind == "columns":
-        _print_columns()
+        from fedray.storage.checkpoint import TABLES_OF, list_table_columns
+
+        for table, columns in list_table_columns().items():
+            click.echo(f"{TABLES_OF[table].replace('`', '')}:")
+            for name, column in columns.items():
+                click.echo(f"  {name:20} {column.unit:30} {column.text.replace('`', '')}")
         return
     from fedray.methods import METHOD_SPECS
     from fedray.scenario import names
@@ -140,16 +145,6 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
                 click.echo(f"  {name:18} {meaning}")
             if not known:
                 click.echo(f"  {_NONE[title]}")
-
-
-def _print_columns() -> None:
-    """Prints the name, unit and meaning of every column of every table."""
-    from fedray.storage.checkpoint import TABLES_OF, list_table_columns
-
-    for table, columns in list_table_columns().items():
-        click.echo(f"{TABLES_OF[table].replace('`', '')}:")
-        for name, column in columns.items():
-            click.echo(f"  {name:20} {column.unit:30} {column.text.replace('`', '')}")
 
 
 @click.group(name="data")
@@ -313,18 +308,13 @@ def tune_command(
         say=run.say_line,
     )
     click.echo(describe_summary(summary))
-    _show_result(summary, folder, drawn=not no_report)
-
-
-def _show_result(summary: dict[str, Any], folder: Path, *, drawn: bool) -> None:
-    """Prints the best trial, and the files that hold it."""
     for winner in summary["winners"][:1]:
         what = summary.get("first_winner", "best")
         click.echo(
             f"{what}: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items())
         )
     click.echo(str(folder / "best.yaml"))
-    if drawn:
+    if not no_report:
         click.echo(str(folder / "report.html"))
 
 

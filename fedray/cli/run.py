@@ -285,17 +285,6 @@ def _show_summary(folder: Path, *, drawn: bool) -> None:
     If the lines cannot be printed, the exit status stays 0. The result is in the run directory, and a script that sees
     a different status would train again.
     """
-    lines = _describe_summary(folder, drawn=drawn)
-    try:
-        click.echo("\n".join(lines))
-    except OSError as error:
-        silence(sys.stdout)
-        line = f"fedray: the run is complete in {folder}; only its result could not be printed ({error.strerror})"
-        click.echo(line, err=True)
-
-
-def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
-    """Describes the result of a run in a few lines."""
     from fedray.api import load
     from fedray.report.read import list_score_notes, mark_score
 
@@ -311,12 +300,18 @@ def _describe_summary(folder: Path, *, drawn: bool) -> list[str]:
     costs = [f"{name_score(name)} {format_total(name, totals[name])}" for name in TOTALS]
     several = f"; bytes of all {worlds} replicates and folds" if worlds > 1 else ""
     page = folder / "report.html"
-    return [
+    lines = [
         *scores,
         *list_score_notes(summary),
         f"{', '.join(costs)} (without start-up and report{several}), model_hash {summary['model_hash'][:16]}",
         str(page if drawn and page.is_file() else folder),
     ]
+    try:
+        click.echo("\n".join(lines))
+    except OSError as error:
+        silence(sys.stdout)
+        line = f"fedray: the run is complete in {folder}; only its result could not be printed ({error.strerror})"
+        click.echo(line, err=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -372,13 +372,12 @@ def names_data(thing: Any) -> bool:
         return True
     if not isinstance(thing, Mapping) or hugging_face.is_hugging_face(thing):
         return False
-    rest = [
-        value for key, value in thing.items() if key not in (*arrays.COLUMNS, "features")
-    ]  # their values may be numbers
+    if "name" in thing:
+        return True
+    rest = [value for key, value in thing.items() if key not in (*arrays.COLUMNS, "features")]  # names may be numbers
     lists = [value for value in rest if isinstance(value, list | tuple)]
-    rows = any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
-    rows = rows or any(map(is_leaf, (thing, *rest)))
-    return "name" in thing or not (rows or not all(is_plain(value) for value in thing.values()))
+    has_rows = any(isinstance(one, int | float | list | tuple) for value in lists for one in value)
+    return not has_rows and not any(map(is_leaf, (thing, *rest))) and all(map(is_plain, thing.values()))
 
 
 def take_data_options(thing: Any, overrides: dict[str, Any], keys: Collection[str]) -> dict[str, Any]:

@@ -463,9 +463,9 @@ def build_shards(
         return GeneratedShards(data, data.population, clients or 0, seeds, **aside, label_noise=noise, owners=owners)
     worlds, original = list(product(seeds, folds)), data
     data = data if copies is None else copy_rows(data, copies)
-    alone = pooled and pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
+    unpooled = pooled and pooled._replace(options=_split_kinds(pooled.options, data)[0], copies=copies)
     if dealt is None:
-        first = settings if alone is None or unseen is None else alone  # unseen clients are chosen before pooling
+        first = settings if unpooled is None or unseen is None else unpooled  # unseen clients are chosen before pooling
         found = _deal(data, first, worlds, unseen)
         found = found if first is settings else _pool(found)
         file = first.options.get("file")
@@ -476,8 +476,8 @@ def build_shards(
     tested = (data, [fold for _, fold in worlds]) if unseen is None else _make_unseen_folds(data, worlds, dealt.test)
     shards = StoredShards(*tested, dealt, groups=groups, original=original)
     before, each = dealt, [seed for seed, _ in worlds]
-    if alone is not None and (noise is not None or shifts is not None):
-        before = _deal(data, alone, worlds, unseen)  # shifts and wrong labels follow from clients before pooling
+    if unpooled is not None and (noise is not None or shifts is not None):
+        before = _deal(data, unpooled, worlds, unseen)  # shifts and wrong labels follow from clients before pooling
     if shifts is not None:
         shards.shift(shifts, each, before.owned)
     if noise is not None:

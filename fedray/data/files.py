@@ -177,12 +177,15 @@ class Spool:
         if self._pieces and (piece.shape[1:], piece.dtype) != (self._pieces[0].shape[1:], self._pieces[0].dtype):
             raise ValueError(f"rows of shape {piece.shape[1:]} after rows of shape {self._pieces[0].shape[1:]}")
         self._bytes, self.rows = self._bytes + piece.nbytes, self.rows + len(piece)
-        if self._file is None:
-            self._pieces.append(piece)
-            if self._bytes >= LARGE_BYTES:
-                self._move_to_file()
-        else:
+        if self._file is not None:
             self._write(piece)
+            return
+        self._pieces.append(piece)
+        if self._bytes >= LARGE_BYTES:  # one sample stays in memory, because new samples must have its shape and type
+            pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
+            self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
+            for one in pieces:
+                self._write(one)
 
     def finish(self) -> NDArray[Any]:
         """Returns all samples as one array, `[n, ...]`. The array is empty if no sample was added."""
@@ -193,13 +196,6 @@ class Spool:
         self._file.close()
         form = self._pieces[0]
         return np.frombuffer(mapped, form.dtype).reshape(self.rows, *form.shape[1:])
-
-    def _move_to_file(self) -> None:
-        """Moves all pieces to a file. One sample stays in memory, because new samples must have its shape and type."""
-        pieces, self._pieces = self._pieces, [self._pieces[0][:1].copy()]
-        self._file = tempfile.TemporaryFile(prefix="fedray-rows-")  # noqa: SIM115  (`finish` closes it)
-        for piece in pieces:
-            self._write(piece)
 
     def _write(self, piece: NDArray[Any]) -> None:
         assert self._file is not None

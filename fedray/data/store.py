@@ -517,7 +517,7 @@ class Source(NamedTuple):
 TORCHVISION_NAMES = ("mnist", "fashion_mnist", "cifar10", "cifar100", "svhn")
 _UCI = "bostonHousing concrete energy kin8nm naval-propulsion-plant power-plant protein-tertiary-structure"
 UCI_NAMES = tuple(f"uci/{folder}" for folder in f"{_UCI} wine-quality-red yacht".split())
-_SOURCES: dict[str, Source] = {
+SOURCES: dict[str, Source] = {
     "digits": Source(load_digits),
     "breast_cancer": Source(load_breast_cancer),
     **{
@@ -541,30 +541,17 @@ _SOURCES: dict[str, Source] = {
     "hf": Source(hugging_face.load_hf, hugging_face.find_hf_files, own=True),
     "leaf": Source(load_leaf, find_leaf_place, own=True),
 }
-DATA_NAMES = (*_SOURCES, *UCI_NAMES)
-
-
-def register_data(name: str, loader: Callable[..., Dataset]) -> None:
-    """Registers your own data set under a name for scenarios in this process.
-
-    You may register the same name again, for example when a notebook cell runs twice.
-
-    Args:
-        name: Name of the data set, for the key `data.name`. It is none of fedray's own.
-        loader: Function `loader(root, **options)` that returns the data set. `root` is the folder of data files, or
-            None.
-    """
-    _SOURCES[name] = Source(loader)
+DATA_NAMES = (*SOURCES, *UCI_NAMES)
 
 
 def find_source(name: str) -> Source:
     """Returns the functions that load the data set with this name."""
     if name.startswith("uci/"):
         return Source(partial(load_uci, name))
-    if name not in _SOURCES:
-        remedy = suggest_nearest(name, [*_SOURCES, *DATA_NAMES], f"choose one of {', '.join(_SOURCES)}, uci/FOLDER")
+    if name not in SOURCES:
+        remedy = suggest_nearest(name, [*SOURCES, *DATA_NAMES], f"choose one of {', '.join(SOURCES)}, uci/FOLDER")
         raise BadInput(f"data.name = {name}: no such data set: {remedy}")
-    return _SOURCES[name]
+    return SOURCES[name]
 
 
 def load_data(name: str, root: Path | None = None, **options: Any) -> Dataset:

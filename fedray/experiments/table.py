@@ -24,7 +24,7 @@ from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.run import reopen_study
 from fedray.files import plain
-from fedray.files.run_files import read_summary, table_schema
+from fedray.files.run_files import SUMMARY_FILE, read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
 from fedray.report.read import MARK, is_chosen_on_test, list_score_notes
@@ -81,7 +81,6 @@ def hear_line(
 # The training of cells. Each cell is a run in a child process, which ends when the table's process ends.
 
 log = logging.getLogger("fedray")
-DONE = "summary.json"
 
 
 def train_cells(
@@ -115,7 +114,7 @@ def train_cells(
         busy = FedrayError(f"another `fedray table` trains {place}: let it finish, or stop it")
         with plain.hold_lock(folder / f".{cell.name}.lock", busy) as lock:  # the cell's process also holds the lock
             given = place / "scenario.yaml"
-            if (place / DONE).is_file():
+            if (place / SUMMARY_FILE).is_file():
                 return None
             if given.is_file():
                 command = ["resume", str(place)]
@@ -409,7 +408,7 @@ def run_table(
     cells = read_cells(scenario)
     chosen = choose_cells(cells, only)
     refuse_unknown_metrics(metrics, cells)
-    wanted = [cell for cell in cells if cell in chosen or (out / "cells" / cell.name / DONE).is_file()]
+    wanted = [cell for cell in cells if cell in chosen or (out / "cells" / cell.name / SUMMARY_FILE).is_file()]
     refuse_unused_address("ray" if any(cell.scenario.runtime != "inline" for cell in wanted) else "inline", address)
     refuse_unused_wait(wait_for, address)
     for cell in wanted:
@@ -485,7 +484,7 @@ def _check_cell(cell: NamedCell, folder: Path) -> None:
     given = folder / "scenario.yaml"
     if not given.is_file():
         return
-    finished = (folder / DONE).is_file()
+    finished = (folder / SUMMARY_FILE).is_file()
     changed = _list_changes(to_plain(read_scenario(given, explicit=False)), to_plain(cell.scenario), finished=finished)
     if changed:
         raise BadInput(

@@ -145,12 +145,19 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
         [('table', 'cell'), ('table', 'dict')]
     """
     found: dict[int, tuple[str, Any]] = {}
-    for name, one in _walk(thing, skipped):
+    seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
+    waiting: list[tuple[str, Any]] = [("", thing)]
+    while waiting:
+        name, one = waiting.pop()
+        if one is None or isinstance(one, _PLAIN_VALUES) or id(one) in seen:
+            continue
+        seen[id(one)] = one
         if isinstance(one, FunctionType):
             cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
             found.update((id(cell), (free, cell)) for free, cell in cells)
         elif isinstance(one, _TABLES):
             found[id(one)] = (name, one)
+        waiting += [] if isinstance(one, skipped) else [(inner or name, value) for inner, value in _look_into(one)]
     return found
 
 
@@ -178,26 +185,8 @@ def is_changed(thing: Any, before: Any) -> bool:
     return before is not now if isinstance(thing, CellType) else before != now
 
 
-def _walk(thing: Any, skipped: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
-    """Yields every object that code can reach from `thing`, with its name.
-
-    An object is yielded only once. Plain values, such as numbers and text, may be yielded several times.
-    """
-    seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
-    waiting: list[tuple[str, Any]] = [("", thing)]
-    while waiting:
-        name, one = waiting.pop()
-        plain = one is None or isinstance(one, _PLAIN_VALUES)
-        if not plain and id(one) in seen:
-            continue
-        yield name, one
-        if not plain:
-            seen[id(one)] = one
-            waiting += [] if isinstance(one, skipped) else [(n or name, value) for n, value in _look_into(one) or []]
-
-
-def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
-    """Returns the names and objects that an object contains, or None if the object is not searched further."""
+def _look_into(thing: Any) -> list[tuple[str, Any]]:
+    """Returns the names and objects that an object contains. The list is empty for an object that is not searched."""
     if isinstance(thing, FunctionType):
         defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         known = thing.__globals__ if user_code.is_own_module(thing.__module__) else {}
@@ -214,7 +203,7 @@ def _look_into(thing: Any) -> list[tuple[str, Any]] | None:
     if is_dataclass(thing) and not isinstance(thing, type):
         return [(field.name, getattr(thing, field.name)) for field in fields(thing)]
     wrapped = getattr(thing, "__wrapped__", None)  # of functools.cache
-    return None if wrapped is None else [("", wrapped)]
+    return [] if wrapped is None else [("", wrapped)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from fedray.core.errors import BadInput, suggest_nearest
 from fedray.core.options import REQUIRED, Meaning, Needs, Option, describe_check
 from fedray.scenario.loader import read_scenario, to_plain
 from fedray.scenario.names import KINDS, known_names
-from fedray.scenario.nested import flatten, load_yaml
+from fedray.scenario.nested import flatten, load_yaml, show_value
 from fedray.scenario.options import list_options
 from fedray.scenario.schema import section_types
 
@@ -128,7 +128,7 @@ def _belongs(name: str, wanted: str) -> bool:
 
 
 def _explain_key(key: Key, width: int) -> list[str]:
-    default = "" if key.section or key.default is REQUIRED else f" = {_show(key.default)}"
+    default = "" if key.section or key.default is REQUIRED else f" = {show_value(key.default)}"
     more = [write_type(key.meaning)] + ["must be given"] * (key.default is REQUIRED)
     if key.needs is not None:
         more.append(f"acts where {show_name(key.needs.key)} is {' or '.join(map(str, key.needs.values))}")
@@ -172,7 +172,7 @@ def _explain_options(wanted: str, width: int) -> list[str]:
     entries: dict[tuple[str, ...], list[str]] = {}
     for at, option, name, one in _list_all_options():
         if wanted in (at, key := f"{at}.{option}"):
-            default = "must be given" if one.default is REQUIRED else f"default {_show(one.default)}"
+            default = "must be given" if one.default is REQUIRED else f"default {show_value(one.default)}"
             entries.setdefault((key, one.text, write_type(describe_check(one.check)), default), []).append(name)
     return [
         line
@@ -185,9 +185,3 @@ def _write_entry(head: str, text: str, more: list[str], width: int) -> list[str]
     indented = {"width": width, "initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
     said = [text[:1].upper() + text[1:], "; ".join(more)]
     return [head, *(line for part in said for line in textwrap.wrap(part, **indented))]  # type: ignore[arg-type]
-
-
-def _show(value: Any) -> str:
-    if value is None or value in ([], {}):
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)

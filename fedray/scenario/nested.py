@@ -343,6 +343,20 @@ def generalize_key(key: str) -> str:
     return re.sub(r"(?<=^clients\.tiers\.)[^.]+", "*", key)
 
 
+def show_value(value: Any) -> str:
+    """Returns a value as text, in the form in which a user would write it.
+
+    Example:
+        >>> show_value(2.0), show_value(False), show_value([])
+        ('2', 'false', 'none')
+    """
+    if value is None or value in ([], {}):
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
 def _key(key: object, path: KeyPath) -> str:
     if isinstance(key, int) and not isinstance(key, bool):
         key = _safely_shown(key)

@@ -21,7 +21,7 @@ from fedray.methods import METHOD_SPECS
 from fedray.methods.beta_predbayes import FIT
 from fedray.methods.fens import FIXED
 from fedray.scenario.names import KINDS, MODEL_SPECS, method_spec_of
-from fedray.scenario.nested import expand, flatten, generalize_key, merge_keys
+from fedray.scenario.nested import expand, flatten, generalize_key, merge_keys, show_value
 from fedray.scenario.schema import Scenario, find_key, section_fields, section_types
 from fedray.scenario.sections import CLIENT_KINDS, TierKeys, data_spec_of
 
@@ -517,7 +517,7 @@ def refuse_wrong(scenario: Scenario) -> None:
         for key in _list_keys(row, scenario) if row.value is not None else ():
             case = Case(scenario, key)
             if row.value is not None and row.value(case) and (why := _explain(row, case)):
-                raise BadInput(f"{key} = {_show(case.value)}, but {why}: {row.remedy}")
+                raise BadInput(f"{key} = {show_value(case.value)}, but {why}: {row.remedy}")
 
 
 def refuse_idle_objects(scenario: Scenario) -> None:
@@ -584,13 +584,6 @@ def _list_keys(row: Row, scenario: Scenario) -> Iterator[str]:
             yield from (f"{key[:-1]}{last}" for last in section_fields(key[:-2]))
         else:
             yield key
-
-
-def _show(value: Any) -> str:
-    """Returns a value as text, in the form in which a user would write it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

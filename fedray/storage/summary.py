@@ -495,8 +495,13 @@ def confirm_identity(
     if not is_new:
         check_scenario_file(out, any_rounds=rounds is not None)
         _compare(out, began, digests, tell)
-    if rounds is not None:
-        _store_rounds(out, rounds)
+    if rounds is not None:  # the run is perhaps made longer
+        tree = read_keys(out)
+        if began.get("rounds", rounds) != rounds:
+            run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
+        if tree.get("rounds") != rounds:
+            (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
+            plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
     if is_new:
         write_identity(out, digests)
 
@@ -633,16 +638,6 @@ def check_longer(out: Path, rounds: int) -> None:
         totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(tree, totals, rounds)
     check_scenario_file(out, any_rounds=True)
-
-
-def _store_rounds(out: Path, rounds: int) -> None:
-    """Sets the number of rounds in `scenario.yaml` and `identity.json` of a run that is made longer."""
-    tree, began = read_keys(out), read_identity(out)
-    if began.get("rounds", rounds) != rounds:
-        run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
-    if tree.get("rounds") != rounds:
-        (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
-        plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
 
 
 def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:

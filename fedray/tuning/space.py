@@ -286,7 +286,7 @@ def average_objectives(
     return values, tuple(errors)
 
 
-def find_inference_keys(metric: str) -> tuple[str, ...]:
+def list_keys_of_score(metric: str) -> tuple[str, ...]:
     """Returns the keys of `predict` on which a metric of held-out or training samples depends."""
     split, score = cut_split(metric)
     if not split:
@@ -305,7 +305,7 @@ def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], en
     `ends` has the scores that may end trainings early. A key that changes such a score is not listed.
     """
     metrics = [*(objective.metric for objective in objectives), *ends]
-    used = {key for metric in metrics for key in find_inference_keys(metric)}
+    used = {key for metric in metrics for key in list_keys_of_score(metric)}
     options = [(key, key.split(".")[1]) for key in keys if key.startswith("predict.")]
     return [key for key, option in options if option in INFERENCE and option not in used]
 

@@ -12,7 +12,7 @@ Example:
 """
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ class Sweep:
         """
         return max(self.scenario(chosen).method.models for chosen in _list_corners(self))
 
-    def find_inference_keys(self, scenario: Scenario) -> tuple[str, ...]:
+    def list_shared_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.
 
         Trials that differ only in these keys share one training. A key influences the training if a target, a budget or
@@ -133,7 +133,7 @@ class Sweep:
         if scenario.callbacks:
             return ()
         metrics = [objective.metric for objective in self.objectives if objective.needs_history]
-        used = {key for metric in [*metrics, *list_end_metrics(scenario)] for key in space.find_inference_keys(metric)}
+        used = {key for metric in [*metrics, *list_end_metrics(scenario)] for key in space.list_keys_of_score(metric)}
         return tuple(key for key in space.INFERENCE if key not in used)
 
 
@@ -423,19 +423,14 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
         actors=given.trial.actors,
         source=source_tree,
     )
-    for section, name in (("sampler", sweep.sampler.name), ("pruner", sweep.pruner.name)):
-        _refuse_unused(section, name, plain.get(section, {}))
+    for path, name in (("sampler", sweep.sampler.name), ("pruner", sweep.pruner.name)):
+        read = READ.get(name, ())
+        for key in plain.get(path, {}):
+            if key not in ("name", *read):
+                has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
+                raise BadInput(f"{path}.{key} cannot act, because {path}.name is {name}, {has}: leave it out")
     check_sweep(sweep)
     return sweep
-
-
-def _refuse_unused(path: str, name: str, keys: Iterable[str]) -> None:
-    """Refuses keys of the section `sampler` or `pruner` that the sampler or pruner `name` does not use."""
-    read = READ.get(name, ())
-    for key in keys:
-        if key not in ("name", *read):
-            has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
-            raise BadInput(f"{path}.{key} cannot act, because {path}.name is {name}, {has}: leave it out")
 
 
 def _base(given: SweepKeys, folder: Path, imports: bool) -> Tree:

@@ -46,7 +46,7 @@ from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_sta
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
-from fedray.tuning.space import Row, SweepObjective, average_objectives, enumerate_grid, find_inference_keys
+from fedray.tuning.space import Row, SweepObjective, average_objectives, enumerate_grid, list_keys_of_score
 from fedray.tuning.sweep import TRIALS, Sweep
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -239,17 +239,24 @@ def _train(job: TrialTask) -> OutcomeState:
     """
     begun = (job.folder / "scenario.yaml").is_file()
     _make_directory(job)
-    latest: list[Row] = []
     report, was_pruned = make_reporter(job.location, job.trial, job.objectives[0], job.scenario)
-    ended: OutcomeState | None = None
     newest = find_last_phase_start(to_plain(job.scenario)) or -1  # earlier rounds are not of the method
 
     def are_decided(rows: Sequence[Row]) -> bool:
         return all(objective.is_decided(row) for objective in job.objectives for row in rows)
 
+    saved = find_checkpoints(job.folder / checkpoint.CHECKPOINTS) if begun else []
+    rows = checkpoint.read_table(job.folder, "rounds").to_pylist() if saved else []
+    there = [row for row in rows if row["round"] == saved[-1] > newest]
+    if there and (was_pruned(saved[-1]) or are_decided(there)):  # the study has not heard of the end
+        reopen_study(job.folder, job.own)  # it was trained on the present data and code, or is refused
+        return "complete" if are_decided(there) else "pruned"
+    latest: list[Row] = []
+    ended: OutcomeState | None = None
+
     def measure(study: Study, runtime: Any) -> Callable[[Progress], list[dict[str, Any]]]:
         rule = study.evaluation.conformal
-        if rule is not None and any("conformal" in find_inference_keys(o.metric) for o in job.objectives):
+        if rule is not None and any("conformal" in list_keys_of_score(o.metric) for o in job.objectives):
             check_withheld_rows(rule, study.shards, job.scenario.data.hold_out, halved=True)
         score = make_evaluator(study, runtime, test=False)
 
@@ -270,12 +277,6 @@ def _train(job: TrialTask) -> OutcomeState:
         if ended:
             raise Enough(ended)
 
-    saved = find_checkpoints(job.folder / checkpoint.CHECKPOINTS) if begun else []
-    rows = checkpoint.read_table(job.folder, "rounds").to_pylist() if saved else []
-    there = [row for row in rows if row["round"] == saved[-1] > newest]
-    if there and (was_pruned(saved[-1]) or are_decided(there)):  # the study has not heard of the end
-        reopen_study(job.folder, job.own)  # it was trained on the present data and code, or is refused
-        return "complete" if are_decided(there) else "pruned"
     with suppress(Enough):
         run_inline(job.scenario, job.folder, job.own, watch, measure=measure, actors=job.actors)
     return ended or "complete"
@@ -617,7 +618,7 @@ def _recall_trainings(state: SearchState) -> None:
         if not known or not frozen.state.is_finished() or not path.is_file():
             continue
         stored = read_scenario(path, explicit=False)
-        if hash_training(stored, state.sweep.find_inference_keys(stored)) != known["key"]:
+        if hash_training(stored, state.sweep.list_shared_keys(stored)) != known["key"]:
             continue
         kind = str((stored.data, stored.model, stored.method.name, list_own_names(stored, state.own)))
         if kind not in seen:
@@ -648,7 +649,7 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
         location=state.location if sweep.pruner.name != "none" else None,
         actors=sweep.actors,
     )
-    key = hash_training(scenario, sweep.find_inference_keys(scenario))
+    key = hash_training(scenario, sweep.list_shared_keys(scenario))
     known = state.trainings.get(key)
     if known is not None and known.state == "complete":
         try:

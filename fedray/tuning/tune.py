@@ -24,7 +24,7 @@ from fedray.runtime.environment import find_address, prepare_process, refuse_unu
 from fedray.scenario import nested
 from fedray.scenario.loader import find_acting_keys, read_scenario
 from fedray.storage import directory
-from fedray.storage import summary as stored
+from fedray.storage import summary as records
 from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
 from fedray.tuning import trial as search
@@ -207,7 +207,7 @@ def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str,
     scenario = state.sweep.scenario(trial.params)
     folder = state.out / optuna_study.trial_note(trial)["run"]
     rows = search.score_models(folder, scenario, state.own, test=True)
-    test = {k: v["mean"] for k, v in stored.pool_metrics(rows).items() if not k.startswith("hold_out_")}
+    test = {k: v["mean"] for k, v in records.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
     last = [world[-1] for world in search.read_histories(folder)]
     cost = sum(read_cost(row, BYTES) for row in last) / len(last)
@@ -299,7 +299,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(own.modules)
     if resume := resume and directory.has_sweep(folder):
-        stored.refuse_missing_names(folder)
+        records.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
     named = (base.own or {}).get("modules", [])
@@ -318,7 +318,7 @@ def run_sweep(
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_directory:
         begun = any((folder / directory.TRIALS).glob("*"))
-        stored.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
+        records.confirm_digests(folder, describe_study(base, own, study), fresh=not begun)
         optuna_study.mend_journal(journal)
         age = sweep.count_rounds_between_decisions()
         ages = base.rounds // age

@@ -15,7 +15,7 @@ from fedray.scenario import names
 @contextmanager
 def forgetting_names(*modules: str) -> Iterator[None]:
     """Forgets the names that the block registers, and the modules that it imports, after it."""
-    tables: list[dict[Any, Any]] = [names._OWN, catalogue._SOURCES, networks.BUILDERS, names.OWN_SPECS]
+    tables: list[dict[Any, Any]] = [names._OWN, catalogue.SOURCES, networks.BUILDERS, names.OWN_SPECS]
     before, path = [dict(table) for table in tables], list(sys.path)
     try:
         yield

@@ -28,7 +28,7 @@ FILES = sorted((Path(__file__).parents[2] / "tune").glob("*.yaml"))
 
 def list_inference(found: Sweep) -> tuple[str, ...]:
     """Keys of `predict` that the training of the base scenario does not depend on."""
-    return found.find_inference_keys(found.scenario({}))
+    return found.list_shared_keys(found.scenario({}))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
