@@ -177,14 +177,16 @@ def find_network_problems(_scenario: Scenario, study: Study) -> Advice:
 def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client of a tier ever takes part.
 
-    A tier is a group of clients. If rounds have few participants, a small tier may be left out of every round.
+    A tier is a group of clients. If rounds have few participants, a small tier may be left out of every round. A tier
+    that has jobs in round 0 is not named, because a user's own method may choose the clients by itself.
     """
     keys = scenario.participation
     if keys.mode != "sync" or keys.selection.name == "round_robin" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
+    there = study.clients.tier_of(study.method.phase.schedule(0, None).client)
     tiers = zip(study.clients.tiers, places, strict=True)
-    if left := [tier.name for tier, number in tiers if tier.number and not number]:
+    if left := [tier.name for i, (tier, number) in enumerate(tiers) if tier.number and not number and i not in there]:
         yield (
             f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
             "tiers by size (largest remainder)",

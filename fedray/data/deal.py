@@ -573,7 +573,9 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
             )
 
         return deal
-    values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
+    values = _partition_values(data, name, options)
+    given = {key: one for key, one in options.items() if key != "column" or name in partition.BY_VALUE}
+    known = partial(partition.PARTITIONS[name], **given)
     return lambda rows, draw: known(values[rows], clients, draw)
 
 

@@ -129,6 +129,9 @@ def read_cost(row: Row, name: str) -> float:
 def read_objective(path: str, given: Any) -> SweepObjective:
     """Reads an objective of a sweep file, given as a name or as `{name, direction, target, within_bytes, ...}`.
 
+    Raises:
+        BadInput: A key is wrong, or does not fit the others.
+
     Example:
         >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
         'round'
@@ -138,13 +141,10 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         raise BadInput(
             f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
         )
-    found = make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,))
-    if found.name is None:
+    keys = vars(make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,)))
+    entry = {key: value for key, value in keys.items() if value is not None}
+    if "name" not in entry:
         raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
-    return _objective(path, {key: value for key, value in vars(found).items() if value is not None})
-
-
-def _objective(path: str, entry: Mapping[str, Any]) -> SweepObjective:
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
     inner = name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
