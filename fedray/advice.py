@@ -184,11 +184,12 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     if keys.mode != "sync" or keys.selection.name == "round_robin" or method_spec_of(scenario.method.name).walks:
         return
     places = participants_per_tier(scenario, study.clients)
-    there = study.clients.tier_of(study.method.phase.schedule(0, None).client)
     tiers = zip(study.clients.tiers, places, strict=True)
-    if left := [tier.name for i, (tier, number) in enumerate(tiers) if tier.number and not number and i not in there]:
+    left = [i for i, (tier, number) in enumerate(tiers) if tier.number and not number]
+    there = study.clients.tier_of(study.method.phase.schedule(0, None).client) if left else ()
+    if names := [study.clients.tiers[i].name for i in left if i not in there]:
         yield (
-            f"no client of tier {', '.join(left)} ever takes part: rounds of {sum(places)} deal their places to the "
+            f"no client of tier {', '.join(names)} ever takes part: rounds of {sum(places)} deal their places to the "
             "tiers by size (largest remainder)",
             "raise participation.per_round, or make the tiers more equal",
         )

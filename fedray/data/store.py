@@ -114,11 +114,17 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 
 
 def load_torchvision(name: str, root: Path | None) -> Dataset:
-    """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision."""
-    folder = find_torchvision_folder(name, root)
+    """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision. Pictures are `[n, C, H, W]`."""
+    folder, made = find_torchvision_folder(name, root), list[Split]()
     with scratch_folder() as space, blame_file(name, folder):
-        train, test, names = _read_torchvision(name, _unpack_archives(name, folder, space))
-    return classification(name, train, test, names)
+        parts = open_torchvision(name, _unpack_archives(name, folder, space))
+        for part in parts:
+            x, y = np.asarray(part.data), part.labels if name == "svhn" else part.targets
+            x = x[:, None] if name in IDX else x.transpose(0, 3, 1, 2) if name in CIFAR else x
+            made.append(Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64)))
+        classes = range(10) if name == "svhn" else parts[0].classes
+        names = tuple(str(c).split(" - ")[0] for c in classes)
+    return classification(name, made[0], made[1], names)
 
 
 def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
@@ -155,17 +161,6 @@ def open_torchvision(name: str, root: Path, *, download: bool = False) -> list[A
         return [datasets.SVHN(root, split, download=download) for split in ("train", "test")]
     kind = getattr(datasets, IDX[name] if name in IDX else CIFAR[name][0])
     return [kind(root, train, download=download) for train in (True, False)]
-
-
-def _read_torchvision(name: str, root: Path) -> tuple[Split, Split, tuple[str, ...]]:
-    """Returns the training part, the test part and the names of the classes. Pictures are `[n, C, H, W]`."""
-    parts, made = open_torchvision(name, root), list[Split]()
-    for part in parts:
-        x, y = np.asarray(part.data), part.labels if name == "svhn" else part.targets
-        x = x[:, None] if name in IDX else x.transpose(0, 3, 1, 2) if name in CIFAR else x
-        made.append(Split(np.ascontiguousarray(x, dtype=np.uint8), np.asarray(y).astype(np.int64)))
-    classes = range(10) if name == "svhn" else parts[0].classes
-    return made[0], made[1], tuple(str(c).split(" - ")[0] for c in classes)
 
 
 def find_femnist_folder(root: Path | None) -> Path:

@@ -206,18 +206,6 @@ def list_table_notes(rows: CellRows) -> list[str]:
     return [f"Clients of {', '.join(apart)} answer by themselves: {common}{more}", *chosen]
 
 
-def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
-    """Marks a score if the last round of its cell was chosen with a score on test samples.
-
-    An empty text gets no mark.
-
-    Example:
-        >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
-        ('0.9 †', '0.9')
-    """
-    return f"{text} {MARK}" if text and row is not None and row.get("chosen") else text
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables as text: Markdown to read, and LaTeX for a paper.
 
@@ -322,7 +310,8 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
             for metric in metrics:
                 row = found.get((name, metric))
                 score = "" if row is None else errors.format_score(row, worlds, metric, largest.get(metric))
-                cells.append(mark_row(score, row))
+                is_chosen = score and row is not None and row.get("chosen")  # the last round, by test samples
+                cells.append(f"{score} {MARK}" if is_chosen else score)
                 if metric in published:
                     cells.append("" if row is None or row["published"] is None else f"{row['published']:g}")
             each = [mine[0][key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]

@@ -166,6 +166,11 @@ def write_yaml(value: Any) -> str:
 Tree = dict[str, Any]
 KeyPath = tuple[str, ...]
 MOST_DEPTH = 12
+EXCLUSIVE: dict[str, tuple[str, str]] = {  # section -> two keys of which one removes the other
+    "local": ("epochs", "steps"),
+    "participation": ("per_round", "fraction"),
+    "clients.tiers.*": ("share", "number"),
+}
 
 
 def dotted_key(path: KeyPath) -> str:
@@ -233,8 +238,9 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
         if path == ("method",) and not (trains_one_model(base.get("name")) or trains_one_model(over["name"])):
             kept = ("models",)  # if both methods train ensembles, K is kept
         out = {key: value for key, value in base.items() if key in kept}
-    for one, other in (name_pair(path), name_pair(path)[::-1]):
-        if over.get(one) is not None:
+    pair = EXCLUSIVE.get(generalize_key(".".join(path)))
+    for one, other in (pair, pair[::-1]) if pair is not None else ():
+        if over.get(one) is not None:  # a key that is given removes its partner
             out.pop(other, None)
     for key, value in over.items():
         if value is None:
@@ -245,17 +251,6 @@ def merge_keys(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath =
         else:
             out[key] = value
     return out
-
-
-def name_pair(path: KeyPath) -> tuple[str, str]:
-    """Returns the two keys of a section that exclude each other, or two empty texts if there are no such keys."""
-    if len(path) == 3 and path[:2] == ("clients", "tiers"):
-        return "share", "number"
-    pairs: dict[KeyPath, tuple[str, str]] = {
-        ("local",): ("epochs", "steps"),
-        ("participation",): ("per_round", "fraction"),
-    }
-    return pairs.get(path, ("", ""))
 
 
 def is_renamed(base: Mapping[str, Any], over: Mapping[str, Any], path: KeyPath) -> bool:
