@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fedray.assembly.registry import UserObjects
 from fedray.core import errors
-from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, quote_value
+from fedray.core.errors import TARGET_NAMES, BadInput, FedrayError, format_number, name_score, quote_value
 from fedray.core.scores import SCORES, find_score
 from fedray.experiments.live import SILENCE, STILL
 from fedray.experiments.run import reopen_study
@@ -27,7 +27,7 @@ from fedray.files import plain
 from fedray.files.run_files import SUMMARY_FILE, read_summary, table_schema
 from fedray.metrics.scores import is_fedrays
 from fedray.process import NOTE, current_ending, follow_child, start_child, stop_children
-from fedray.report.read import MARK, is_chosen_on_test, list_score_notes
+from fedray.report.read import MARK, Table, is_chosen_on_test, list_score_notes
 from fedray.runtime.environment import PARTS_VARIABLE, refuse_unused_address, refuse_unused_wait
 from fedray.scenario.identity import UNSET, is_free
 from fedray.scenario.loader import NamedCell, dump_scenario, read_cells, read_scenario, to_plain
@@ -206,6 +206,18 @@ def list_table_notes(rows: CellRows) -> list[str]:
     return [f"Clients of {', '.join(apart)} answer by themselves: {common}{more}", *chosen]
 
 
+def mark_row(text: str, row: Mapping[str, Any] | None) -> str:
+    """Marks a score if the last round of its cell was chosen with a score on test samples.
+
+    An empty text gets no mark.
+
+    Example:
+        >>> mark_row("0.9", {"chosen": "a line"}), mark_row("0.9", {})
+        ('0.9 †', '0.9')
+    """
+    return f"{text} {MARK}" if text and row is not None and row.get("chosen") else text
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables as text: Markdown to read, and LaTeX for a paper.
 
@@ -218,6 +230,7 @@ FIRST_METRICS = (
 )  # fmt: skip
 BYTES = "bytes_to_target"
 MOST_METRICS = 6  # most metrics, besides published ones and seconds and bytes to a target
+PUBLISHED_NOTE = "Published values are those of the papers, as the scenario names them; sd and n are those found here."
 BAR = r"\|"  # `|` inside a cell of Markdown
 SPREAD_NOTE = "Mean +- standard deviation over the n replicates and folds of a cell"
 
@@ -310,8 +323,7 @@ def _write_cells(rows: Rows, names: list[str], wanted: Sequence[str]) -> tuple[l
             for metric in metrics:
                 row = found.get((name, metric))
                 score = "" if row is None else errors.format_score(row, worlds, metric, largest.get(metric))
-                is_chosen = score and row is not None and row.get("chosen")  # the last round, by test samples
-                cells.append(f"{score} {MARK}" if is_chosen else score)
+                cells.append(mark_row(score, row))
                 if metric in published:
                     cells.append("" if row is None or row["published"] is None else f"{row['published']:g}")
             each = [mine[0][key] / max(worlds, 1) / 1e6 for key in ("up_bytes", "down_bytes")]
@@ -343,6 +355,30 @@ def _choose_metrics(
     rest = [m for m in first if m in known and m not in published]
     most = MOST_METRICS + len({*TARGET_NAMES, *asked} & set(rest))
     return published + rest[: max(0, most - len(published))]
+
+
+def list_published(rows: Rows) -> Table:
+    """Returns the head and the lines of a table of published values and measured means.
+
+    `rows` has the rows of `table.parquet`, one for each cell and metric.
+
+    Example:
+        >>> row = {"cell": "a", "metric": "accuracy", "mean": 0.9, "sd": 0.01, "n": 3, "published": 0.91}
+        >>> list_published([row])[1][0]
+        ['a', 'accuracy', '90.0 %', '1.0 %', '3', '91.0 %', '-1.0 points']
+    """
+    from fedray.report.compare import show_score  # matplotlib is slow to import
+
+    head = ["cell", "score", "found", "sd", "n", "published", "found less published"]
+    found = []
+    for row in (row for row in rows if row.get("published") is not None):
+        metric, mean, published = row["metric"], row["mean"], row["published"]
+        shown = "-" if mean is None else mark_row(format_number(mean, metric), row)
+        sd = "-" if row["sd"] is None else format_number(row["sd"], metric)
+        less = "-" if mean is None else show_score(metric, mean - published, True)
+        told = [shown, sd, str(row["n"]), format_number(published, metric), less]
+        found.append([row["cell"], name_score(metric), *told])
+    return head, found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -432,8 +468,10 @@ def run_table(
         from fedray.report.page import write_report  # matplotlib is slow to import
 
         log.info("drawing the report")
+        published = list_published(rows)
+        tables = [("Published and found", published, PUBLISHED_NOTE)] if published[1] else []
         folders = [out / "cells" / name for name in names if name not in failed]
-        write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells")
+        write_report(folders, out / "report.html", title=f"Table of {len(folders)} cells", tables=tables)
     return TableResult(text, failed)
 
 

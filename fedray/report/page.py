@@ -22,7 +22,7 @@ import fedray
 from fedray.core import errors as wording
 from fedray.files.plain import write_user_file
 from fedray.report import clients, compare, curves, pictures
-from fedray.report.read import CONTEXT, Best, ReadRun, find_headline, list_score_notes, mark_score, read_run
+from fedray.report.read import CONTEXT, Best, ReadRun, Table, find_headline, list_score_notes, mark_score, read_run
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The headline numbers of a run, as cards at the top of its page.
@@ -83,6 +83,7 @@ def make_cards(run: ReadRun) -> list[Card]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The template of every page, `report.html.j2`, and the only script that the policy of the page allows.
 
+PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what no page may hold, even in names
 
@@ -256,7 +257,7 @@ def render_one(run: ReadRun) -> str:
     )
 
 
-def render_many(runs: list[ReadRun], title: str = "") -> str:
+def render_many(runs: list[ReadRun], title: str = "", tables: Sequence[PageTable] = ()) -> str:
     """Renders the page that compares several runs.
 
     The first run is the baseline of all others. If `title` is empty, the title tells the number of runs.
@@ -270,6 +271,7 @@ def render_many(runs: list[ReadRun], title: str = "") -> str:
         facts=[("runs", ", ".join(run.name for run in runs))],
         notes=notes,
         tables=[
+            *tables,
             ("Differences, seed by seed", compare.make_difference_table(runs, pairs), f"{PAIR_NOTE} {BUDGET_NOTE}"),
             ("Final metrics", compare.make_comparison_table(runs), MEAN_NOTE),
             ("What one seed cost", compare.make_cost_table(runs), COST_NOTE),
@@ -348,13 +350,14 @@ def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes:
 # script the page shows the same figures.
 
 
-def write_report(run_dirs: list[Path], out: Path, *, title: str = "") -> None:
+def write_report(run_dirs: list[Path], out: Path, *, title: str = "", tables: Sequence[PageTable] = ()) -> None:
     """Writes the report of one run directory, or the comparison of several run directories, to `out`.
 
     Args:
         run_dirs: One or more run directories. The report of an interrupted run shows the recorded rounds.
         out: The HTML file to write. Its directory is made if needed.
         title: The title of a comparison. If it is empty, the title tells the number of runs.
+        tables: Tables to show before the tables of a comparison. Each table is (heading, (header, rows), note).
 
     Raises:
         BadInput: A file of a run is missing, or `out` cannot be written. An earlier report stays unchanged.
@@ -363,7 +366,7 @@ def write_report(run_dirs: list[Path], out: Path, *, title: str = "") -> None:
     if out.is_dir():  # reported before minutes of drawing
         raise wording.BadInput(f"--out {out} cannot be written: it is a directory: name a file")
     runs = [read_run(folder, name) for folder, name in zip(run_dirs, _short_names(run_dirs), strict=True)]
-    page = render_one(runs[0]) if len(runs) == 1 else render_many(runs, title)
+    page = render_one(runs[0]) if len(runs) == 1 and not tables else render_many(runs, title, tables)
     write_user_file(out, page.encode())
 
 
