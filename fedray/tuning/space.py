@@ -136,7 +136,7 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         >>> read_objective("objectives[0]", {"name": "rounds_to_accuracy", "target": 0.9}).axis
         'round'
     """
-    entry = {"name": given} if isinstance(given, str) else given
+    entry: Any = {"name": given} if isinstance(given, str) else given
     if not isinstance(entry, Mapping):
         raise BadInput(
             f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"

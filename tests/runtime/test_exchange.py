@@ -142,15 +142,6 @@ def test_every_job_is_in_one_chunk(counts: tuple[int, int, int, int], data: st.D
         assert sent < different + actors * laps
 
 
-def test_equal_jobs_are_shared_equally() -> None:
-    plan = Plan(np.arange(40), np.arange(40) % 5, np.zeros(40, np.int64))
-    jobs, specs = SizedPlan(plan, np.ones(40, np.int64), np.full(40, 7)), [ActorSpec(0, 1.0, 0.0, {})] * 4
-    [queue] = cut_chunks(Clients((Tier("all", 40),)), specs, jobs, 5)
-    assert [len(chunk.places) for chunk in queue.chunks] == [10, 10, 10, 10]
-    [queue] = cut_chunks(Clients((Tier("all", 40),)), specs, jobs, 5, laps=3)
-    assert [len(chunk.places) for chunk in queue.chunks] == [5, 5, 5, 5, 2, 2, 2, 2, 3, 3, 3, 3]
-
-
 @pytest.mark.parametrize("laps", [1, 3])
 def test_tiers_that_reserve_the_same_share_their_actors_evenly(laps: int) -> None:
     """SHEFL's strong clients have five sixths of the jobs; the actors of a tier with a GPU stay its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import signal
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,9 +26,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.files import plain
 from fedray.files.run_files import find_checkpoints
 from fedray.storage import checkpoint
-from fedray.storage import checkpoint as tables
 from fedray.tuning import optuna_study, space
-from fedray.tuning import trial as search
 from fedray.tuning import trial as training
 from fedray.tuning.space import is_active
 from fedray.tuning.sweep import read_sweep
@@ -101,7 +100,7 @@ def test_trials_that_wait_for_a_training_leave_no_core_idle(tmp_path: Path, monk
         return {first}, None
 
     monkeypatch.setattr("fedray.tuning.trial.make_workers", lambda *_, **__: nullcontext(submit))
-    monkeypatch.setattr(search, "wait", wait)
+    monkeypatch.setattr(training, "wait", wait)
     space = {"local.lr": [0.1, 0.2, 0.3, 0.4], "predict.gamma": [0.1, 1.0, 10.0]}
     found = sweep(space, objectives=["personal_accuracy"], sampler="grid", trials=None)
     summary, at_once = run({**found, "jobs": 2}, tmp_path / "two")
@@ -192,7 +191,7 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     assert summary["rounds_trained"] == 20
     for row in trials:
         folder = tmp_path / "s" / row["run_directory"]
-        done = set(tables.read_table(folder, "clients")["round"].to_pylist())
+        done = set(checkpoint.read_table(folder, "clients")["round"].to_pylist())
         assert max(done) == row["rounds"] == find_checkpoints(folder / "checkpoints")[-1]
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
@@ -212,11 +211,8 @@ def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(
     found = sweep(space, sampler="grid", pruner={"name": "median", "startup": 1, "warmup": 1}, trials=None,
                   objectives=["personal_accuracy"], overrides={"lanes": "auto"})  # fmt: skip
 
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:  # killed while it takes over the rounds
-        patched.setattr("fedray.tuning.trial.describe_study", interrupt)
+        patched.setattr(training, "describe_study", lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "s", report=False)
     _, trials = run(found, tmp_path / "s", report=False, resume=True)
@@ -243,7 +239,7 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     found = read_sweep(sweep({"local.lr": LR}, pruner={"name": "median"}))
     location = optuna_study.StudyLocation("none", "sweep", found.pruner, age=2, ages=3)
     state = SearchState(found, tmp_path, study, location, UserObjects(), 2, None, told.append)
-    search._repeat(state, study.ask(space), study.trials[0])
+    training._repeat(state, study.ask(space), study.trials[0])
     first, again = study.trials
     assert again.intermediate_values == first.intermediate_values == {1: 0.5, 2: 0.25}
     assert (again.state, again.value) == (optuna.trial.TrialState.PRUNED, 0.25)
@@ -284,7 +280,7 @@ def test_a_training_stops_where_its_objectives_are_decided(tmp_path: Path) -> No
     summary, trials = run(found, tmp_path / "s")
     assert all(row["rounds"] < 40 for row in trials)
     for row in trials:
-        course = tables.read_table(tmp_path / "s" / row["run_directory"], "rounds").to_pylist()
+        course = checkpoint.read_table(tmp_path / "s" / row["run_directory"], "rounds").to_pylist()
         costs = [point["up_bytes"] + point["down_bytes"] for point in course]
         assert costs[-1] > 75_000
         within = [point for point, cost in zip(course, costs, strict=True) if cost <= 75_000]
@@ -303,7 +299,7 @@ def test_the_test_set_is_left_to_the_winners_which_a_run_of_best_yaml_repeats(tm
     found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", objectives=["worst_client_accuracy", "nll"])
     summary, trials = run(found, tmp_path / "s")
     for row in trials:
-        for name in tables.read_table(tmp_path / "s" / row["run_directory"], "rounds").column_names:
+        for name in checkpoint.read_table(tmp_path / "s" / row["run_directory"], "rounds").column_names:
             assert name.startswith("hold_out_") or name in (
                 "replicate", "fold", "round", "sim_seconds", "wall_seconds", "up_bytes", "down_bytes"
             )  # fmt: skip
