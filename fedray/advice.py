@@ -178,7 +178,7 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     """Warns if no client of a tier ever takes part.
 
     A tier is a group of clients. If rounds have few participants, a small tier may be left out of every round. A tier
-    that has jobs in round 0 is not named, because a user's own method may choose the clients by itself.
+    that has jobs in round 0 of a user's own method is not named, because the method chooses the clients by itself.
     """
     keys = scenario.participation
     if keys.mode != "sync" or keys.selection.name == "round_robin" or method_spec_of(scenario.method.name).walks:
@@ -186,7 +186,8 @@ def find_left_tiers(scenario: Scenario, study: Study) -> Advice:
     places = participants_per_tier(scenario, study.clients)
     tiers = zip(study.clients.tiers, places, strict=True)
     left = [i for i, (tier, number) in enumerate(tiers) if tier.number and not number]
-    there = study.clients.tier_of(study.method.phase.schedule(0, None).client) if left else ()
+    own = scenario.method.object or is_own("method", scenario.method.name)
+    there = study.clients.tier_of(study.method.phase.schedule(0, None).client) if left and own else ()
     if names := [study.clients.tiers[i].name for i in left if i not in there]:
         yield (
             f"no client of tier {', '.join(names)} ever takes part: rounds of {sum(places)} deal their places to the "

@@ -159,10 +159,12 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
         "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
         "pace": pace.clone,
     }
-    return keep_in_state(method, first, partial(write_memory, sizes=sizes))
+    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=WINDOW))
 
 
-def write_memory(t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray]) -> State:
+def write_memory(
+    t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
+) -> State:
     """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
 
     The pace is a percentile of the clients' durations.
@@ -173,6 +175,7 @@ def write_memory(t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: C
         plan: The J jobs of the round.
         loss: Mean training loss of each job, `[J]`.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
+        window: Number of rounds after which the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
@@ -181,10 +184,10 @@ def write_memory(t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: C
         client, index = np.unique(plan.client[own], return_inverse=True)
         mean = np.bincount(index, loss[own]) / np.bincount(index)
         losses[world, client], last[world, client] = torch.from_numpy(mean).float(), done
-        pace[world, 1 + t % (2 * WINDOW)] = float((sizes(world)[client] * mean).sum())
-        if done % WINDOW == 0 and done >= 2 * WINDOW:
-            half = pace[world, 1:].reshape(2, WINDOW).sum(dim=1)
-            newest = t // WINDOW % 2
+        pace[world, 1 + t % (2 * window)] = float((sizes(world)[client] * mean).sum())
+        if done % window == 0 and done >= 2 * window:
+            half = pace[world, 1:].reshape(2, window).sum(dim=1)
+            newest = t // window % 2
             if half[newest] <= half[1 - newest]:
                 pace[world, 0] = min(100.0, float(pace[world, 0]) + PACE_STEP)
     return state._replace(extra={**state.extra, "client_loss": losses, "client_round": last, "pace": pace})

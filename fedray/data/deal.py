@@ -573,9 +573,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
             )
 
         return deal
-    values = _partition_values(data, name, options)
-    given = {key: one for key, one in options.items() if key != "column" or name in partition.BY_VALUE}
-    known = partial(partition.PARTITIONS[name], **given)
+    values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
     return lambda rows, draw: known(values[rows], clients, draw)
 
 

@@ -268,7 +268,12 @@ def take_owners(
     return cut
 
 
-def domain(values: Array, clients: int, generator: Generator) -> ClientRows:
+def domain(
+    values: Array,
+    clients: int,
+    generator: Generator,
+    column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
+) -> ClientRows:
     """Deals the samples of each domain evenly to a group of clients. Each different entry of `values` is a domain.
 
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
@@ -294,7 +299,12 @@ def domain(values: Array, clients: int, generator: Generator) -> ClientRows:
     return gather_cut(order, owner.astype(np.int64), clients)
 
 
-def time(values: Array, clients: int, _generator: Generator | None = None) -> ClientRows:
+def time(
+    values: Array,
+    clients: int,
+    _generator: Generator | None = None,
+    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
+) -> ClientRows:
     """Sorts samples by a column, cuts them into N parts with equal numbers of samples, and deals part i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their

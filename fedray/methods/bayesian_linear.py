@@ -118,7 +118,7 @@ def _fit(options: Any, read: Any, has_bias: bool, x: kit.torch.Tensor, y: kit.to
         raise BadInput(f"data: bayesian_linear predicts one target, but there are {target.shape[1]}: choose one")
     if has_bias:
         design = kit.numpy.column_stack([design, kit.numpy.ones(len(design))])
-    find = evidence_precisions if options["precisions"] == "evidence" else unit_precisions
+    find = evidence_precisions if options.get("precisions", "unit") == "evidence" else unit_precisions
     return find(design, target[:, 0])
 
 

@@ -161,13 +161,13 @@ SPECS = {
             "temperature": Option(
                 1.0,
                 real("[0, inf)"),
-                "T, by which the variance of the noise is multiplied: 1 samples the posterior, 0 is plain SGD",
+                "T, by which the variance of the noise is multiplied: 1 samples the posterior, 0 is SGD with momentum",
             ),
             "beta": Option(
                 FIT,
                 either(FIT, real("[0, 1]")),
-                "1 answers with the product of the clients' answers, 0 with their mean; `fit` finds a number between "
-                "them on the server's rows",
+                "1 answers with the product of the clients' answers, 0 with their mean; `fit` finds the number on "
+                "the server's rows",
             ),
             "server_data": Option(
                 0.2,

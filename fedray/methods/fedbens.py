@@ -86,6 +86,9 @@ SPECS = {
                 "c_0, the precision of the prior, which all posteriors contain but which counts once; 0 means no prior",
             ),
             **_FISHER,
+            "solver": _FISHER["solver"]._replace(
+                text="how the server goes to a mode: by a few fixed-point steps (`exact`), or by Adam (`descent`)"
+            ),
             "solver_steps": _FISHER["solver_steps"]._replace(default=1000),
             "solver_lr": _FISHER["solver_lr"]._replace(default=0.001),
         },

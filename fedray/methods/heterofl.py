@@ -63,7 +63,7 @@ def cut_channels(
     net: Any, widths: Sequence[float], example: Any, options: Mapping[str, Any], name: str
 ) -> tuple[kit.TierNet, ...]:
     """Returns for each tier a network with only the first channels of each hidden layer."""
-    return kit.make_tier_nets(net, widths, example, scaler=options["scaler"], who=name)
+    return kit.make_tier_nets(net, widths, example, scaler=options.get("scaler", False), who=name)
 
 
 SPECS = {

@@ -222,7 +222,7 @@ def follow_pace(loss: np.ndarray) -> np.ndarray:
     state = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), extra)
     plan, found = Plan(np.tile([0, 1], worlds), np.zeros(2 * worlds, np.int64), np.repeat(np.arange(worlds), 2)), []
     for t in range(rounds):
-        state = write_memory(t, state, plan, np.repeat(loss[t], 2), sizes=lambda _world: SIZES)
+        state = write_memory(t, state, plan, np.repeat(loss[t], 2), sizes=lambda _world: SIZES, window=WINDOW)
         found.append([read_memory(state, w, 2)[2] for w in range(worlds)])
     return np.array(found)
 
