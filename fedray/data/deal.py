@@ -428,14 +428,14 @@ def build_shards(
 
     Args:
         data: The data set.
-        settings: The settings of the partition. Their `copies` is None.
+        settings: The settings of the partition. `settings.copies` must be None.
         seeds: Seed of each replicate. The seed determines the partitions of the replicate's folds.
         folds: The F folds to run. None means only the first fold.
         hold_out: Share of each client's samples that is withheld for validation, at least 0 and below 1.
         server: Share of all samples that the server holds instead of the clients. The server does not know the labels
             of these samples.
-        pooled: Settings of the partition before pooling, if the samples of all clients are pooled at one client. The
-            clients before pooling get the wrong labels and the shifts. None means no pooling.
+        pooled: Settings of the partition before pooling, if the samples of all clients are pooled at one client. Label
+            noise and shifts are drawn for the clients before pooling. None means no pooling.
         dealt: The partition, if another process has dealt the samples already. None means that the samples are not
             dealt yet.
         unseen: The rule that chooses clients that do not train. None means that all clients train.

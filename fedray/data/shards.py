@@ -211,7 +211,7 @@ class Shards(Protocol):
         ...
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
-        """Returns the samples that are withheld from training, as raw inputs and labels or raw targets.
+        """Returns the samples that are withheld from training: the raw inputs, and the labels or raw targets.
 
         The samples are ordered by client. If clients are generated, only the first 10,000 clients are included.
         """

@@ -320,9 +320,9 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
 
 
 def find_end(run: ReadRun, over: str) -> float:
-    """Returns the end of a run: its last round, or the cost of its cheapest replicate and fold.
+    """Returns where a run ends: its last round, or what its cheapest replicate and fold cost.
 
-    If the run has no evaluation, the end is infinity.
+    `over` is the axis: rounds, bytes or seconds. If the run has no evaluation, the end is infinity.
     """
     column = read_axis(run, over)
     if column is None or not len(column):

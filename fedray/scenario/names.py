@@ -418,8 +418,8 @@ def explain_unknown_key(
     """Returns the line of an error about a key that a section does not have. The line suggests a remedy.
 
     `keys` has the keys of the section. `owner` is the kind and the name of the section's object, such as a method. It
-    is None for a section without an object. `sections` maps other sections to their keys. None means none. `what` names
-    a section of a sweep, for which no keys of scenarios are suggested. It is empty for a section of a scenario.
+    is None for a section without an object. `sections` maps other sections to their keys. It is None if no key of
+    another section shall be suggested. `what` is the name of a section of a sweep. It is empty for scenarios.
 
     Example:
         >>> explain_unknown_key("local", "learning_rate", ("lr", "epochs"))
