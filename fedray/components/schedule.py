@@ -496,8 +496,8 @@ def guard_schedule(function: Callable[[int, str], Any], where: str = "") -> Call
     """Adds checks to a user's kind of schedule. An error is one line that names the mistake.
 
     A kind of schedule is a function that returns an assignment rule. The function takes the number of models K, and the
-    owner of a permutation (`client`, `slot` or `stratum`). Messages begin with `where`. If `where` is empty, messages
-    begin with `schedule.kind` and the name of the function.
+    word (`client`, `slot` or `stratum`) that tells what has a permutation of its own. Messages begin with `where`. If
+    `where` is empty, messages begin with `schedule.kind` and the name of the function.
 
     Example:
         >>> def first_model(models, rows):

@@ -312,9 +312,9 @@ def adapt(
     Args:
         thing: The data. Arrays, tensors or a list of texts are given with their labels as a pair (x, y), or as two
             pairs (train, test). Other forms are a pandas, polars or pyarrow table, a `datasets.Dataset` or
-            `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` is the path of a table,
-            of a folder with a folder of pictures for each class, or of a folder with a table for each client. A mapping
-            has clients, or the parts `train` and `test`, as keys. Its values are data in any of these forms.
+            `DatasetDict`, and one or two map-style `torch.utils.data.Dataset`. A `pathlib.Path` leads to a table, or to
+            a folder that has a table for each client, or a folder of pictures for each class. A mapping has clients, or
+            the parts `train` and `test`, as keys. Its values are data in any of these forms.
         target: The column to predict.
         input: The input columns: columns of numbers and categories, or a single column of pictures, lists or text. None
             means the only column of pictures, lists or text. If there is no such column, None means all columns except

@@ -515,7 +515,7 @@ class OneJob(NamedTuple):
 
     Attributes:
         site: The worker.
-        known: Stored knowledge of this process about its clients.
+        known: What this process has stored about its clients.
         t: The round, from 0.
         state: The state of the server.
         client: Id of the client.

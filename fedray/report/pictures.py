@@ -529,7 +529,7 @@ class Picture(NamedTuple):
         svg: The figure as an `<svg>` element.
         place: The CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
         key: The name of the picture in the page, and in the names of downloaded files.
-        numbers: The panels of the figure and the frames that they have in the SVG, as data for the page's script.
+        numbers: The panels of the figure and their positions in the SVG, as data for the page's script.
 
     Example:
         >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))

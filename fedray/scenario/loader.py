@@ -628,7 +628,7 @@ def find_acting_keys(scenario: Scenario, given: Mapping[str, Any]) -> Tree:
     The values are those of the scenario. Keys without an effect are left out.
 
     Args:
-        scenario: A resolved scenario. Its table is ignored.
+        scenario: A resolved scenario. Its cells (`table`) are ignored.
         given: The keys that the user has set.
 
     Example:
