@@ -212,7 +212,7 @@ def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(
                   objectives=["personal_accuracy"], overrides={"lanes": "auto"})  # fmt: skip
 
     with monkeypatch.context() as patched:  # killed while it takes over the rounds
-        patched.setattr(training, "describe_study", lambda *_: signal.raise_signal(signal.SIGINT))
+        patched.setattr(training, "describe_study", lambda *_: signal.default_int_handler(2, None))
         with pytest.raises(FedrayError, match="--resume"):
             run(found, tmp_path / "s", report=False)
     _, trials = run(found, tmp_path / "s", report=False, resume=True)
