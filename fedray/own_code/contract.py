@@ -138,11 +138,14 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
         skipped: Types of objects that are not searched.
 
     Example:
-        >>> def make(table):
-        ...     return lambda x: table[x]
-        >>> found = find_changeable(make({"a": 1}))
+        A class is not searched, but a table is.
+
+        >>> from dataclasses import make_dataclass
+        >>> def make(kind, table):
+        ...     return lambda x: kind(table[x])
+        >>> found = find_changeable(make(make_dataclass("Point", ["x"]), {"a": 1}))
         >>> [(name, type(one).__name__) for name, one in found.values()]
-        [('table', 'cell'), ('table', 'dict')]
+        [('kind', 'cell'), ('table', 'cell'), ('table', 'dict')]
     """
     found: dict[int, tuple[str, Any]] = {}
     seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
