@@ -143,10 +143,11 @@ def test_what_is_measured_changes_nothing_but_the_bytes(piece: Any) -> None:
 
 def test_what_the_sums_draw_is_the_same_in_every_run() -> None:
     """Noise for privacy, say: it differed from run to run, and with it all that the server makes of the sums."""
-    noisy = ClientSums(lambda rows: rows.outputs.sum(0) + torch.randn(10) + np.random.rand(), 10)
-    found = [torch.cat([one[2] for one in measured(noisy)[1].values()]) for _ in range(2)]
-    assert torch.equal(*found)
-    assert len(set(found[0].tolist())) == found[0].numel()  # no two jobs draw the same
+    noisy, seen = ClientSums(lambda _rows: torch.randn(10) + np.random.rand(), 10), list[list[Uploads]]([[], []])
+    for uploads in seen:
+        train(scenario(SMALL, ONE, TWO), method=measuring(noisy, seen=uploads))
+    found = [torch.cat([one.beside for one in uploads if one.beside is not None]).flatten() for uploads in seen]
+    assert torch.equal(*found) and len(set(found[0].tolist())) == 6 * 2 * 10  # no two jobs draw the same
 
 
 def scaled(factors: list[float], read: bool = True) -> Compose:
