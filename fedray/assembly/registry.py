@@ -3,7 +3,8 @@
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -549,6 +550,18 @@ def explain_own_objects(error: Exception, scenario: Scenario, own: UserObjects) 
     told = FedrayError(f"{', '.join(filter(None, mine))}: {user_code.describe_exception(error)}")
     told.__cause__ = error
     return told
+
+
+@contextmanager
+def explaining_own_objects(scenario: Scenario, own: UserObjects) -> Iterator[None]:
+    """Replaces an exception in the `with` block with the error that `explain_own_objects` returns."""
+    try:
+        yield
+    except Exception as error:
+        told = explain_own_objects(error, scenario, own)
+        if told is None or told is error:
+            raise
+        raise told from error
 
 
 def name_own_method(scenario: Scenario, own: UserObjects) -> str:

@@ -94,15 +94,10 @@ def build_study(scenario: Scenario, own: registry.UserObjects | None = None) -> 
     asked, scenario, own = scenario, pool_clients(scenario), own or registry.UserObjects()
     registry.check_objects(scenario, own)
     models.check_memory(models.estimate_scenario(scenario))
-    try:
+    with registry.explaining_own_objects(scenario, own):
         study = assemble(scenario, own, find_partition(asked, own) if asked is not scenario else None)
         models.check_memory(models.estimate_study(scenario, study))
         try_own_code(study)
-    except Exception as error:
-        told = registry.explain_own_objects(error, scenario, own)
-        if told is None or told is error:
-            raise
-        raise told from error
     if own.data is not None:
         study.scenario["data"]["name"] = own.data.name
     return study

@@ -19,7 +19,7 @@ import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayTaskError
 
-from fedray.assembly.registry import UserObjects
+from fedray.assembly.registry import UserObjects, explaining_own_objects
 from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import FedrayError, Lost
@@ -166,10 +166,11 @@ class ClientActor:
         """
         import_modules(self.own.modules)
         study = build_study(self.scenario, self.own)
-        device = environment.device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
-        if device == "cuda":
-            environment.limit_gpu_memory(self.gpus)
-        return make_worker(study, device, max(1, int(self.cpus)))
+        with explaining_own_objects(self.scenario, self.own):  # only this process knows the line of the user's file
+            device = environment.device_of(self.gpus, self.scenario.clients.device, tf32=self.scenario.clients.tf32)
+            if device == "cuda":
+                environment.limit_gpu_memory(self.gpus)
+            return make_worker(study, device, max(1, int(self.cpus)))
 
     def ready(self) -> int:
         """Builds the worker that trains, and returns the id of the actor's process."""
@@ -182,7 +183,8 @@ class ClientActor:
 
     def facts(self) -> dict[str, Any]:
         """Describes this actor for the run's manifest."""
-        return worker_facts(self.worker)
+        with explaining_own_objects(self.scenario, self.own):
+            return worker_facts(self.worker)
 
     def train(self, request: TrainRequest, packed: ModelRows) -> TrainReply | None:
         """Trains a chunk of a round's jobs, and adds their uploads to the sums that this actor keeps.
