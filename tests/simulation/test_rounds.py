@@ -108,9 +108,8 @@ def time_round(method: dict[str, Any], *more: dict[str, Any], **tier: float) -> 
     """Virtual seconds of one round in which links cost nothing, and its rows of clients."""
     free = {"seconds_per_step": 0.0, "uplink": 1e30, "downlink": 1e30} | tier
     device = {"clients": {"number": N, "tiers": {"all": free}}, "rounds": 1, "data": {"partition": {"name": "iid"}}}
-    run = fedray.run(
-        spell_out(scenario(device, {"local": {"epochs": 2, "batch_size": BATCH}}, *more, {"method": method}))
-    )
+    keys = scenario(device, {"local": {"epochs": 2, "batch_size": BATCH}}, *more, {"method": method})
+    run = fedray.run(spell_out(keys))
     return run.summary["totals"]["sim_seconds"], run.clients.to_pandas()
 
 
@@ -139,9 +138,10 @@ def test_a_round_takes_the_time_of_all_passes_over_samples(method: dict[str, Any
 def test_steps_without_samples_take_time_too() -> None:
     """DSVGD moves a client's own particles `factor_steps` times after their training."""
     local = {"local": {"epochs": None, "steps": 5, "optimizer": "sgd"}, "participation": {"per_round": 1}}
-    own = {"name": "dsvgd", "models": 3}
-    one, many = (time_round({**own, "factor_steps": n}, local, seconds_per_step=1.0)[0] for n in (0, 7))
-    assert (one, many) == (3 * 5, 3 * (5 + 7))
+    dsvgd = {"name": "dsvgd", "models": 3}
+    one, many = (time_round({**dsvgd, "factor_steps": n}, local, seconds_per_step=1.0)[0] for n in (0, 7))
+    ifca = time_round({"name": "ifca", "models": 3}, seconds_per_step=1.0)[0]  # K losses of 60 rows
+    assert (one, many, ifca) == (3 * 5, 3 * (5 + 7), 2 * 8 + 3 * 60 / 3 / BATCH)
 
 
 @pytest.mark.parametrize(
