@@ -176,7 +176,11 @@ EXCLUSIVE: dict[str, tuple[str, str]] = {  # section -> two keys of which one re
 def dotted_key(path: KeyPath) -> str:
     """Returns a path of keys as a dotted key, such as `clients.tiers` or `table[0]`.
 
-    Keys that are long or not printable are quoted.
+    Keys of more than 60 characters, and keys that are not printable, are quoted.
+
+    Example:
+        >>> dotted_key(("table", "[0]")), dotted_key(("local", "k" * 60)) == "local." + "k" * 60
+        ('table[0]', True)
     """
     parts = [p if p.startswith("[") or (p.isprintable() and len(p) <= 60) else quote_value(p) for p in path]
     return ".".join(parts).replace(".[", "[")
