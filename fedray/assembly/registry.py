@@ -203,7 +203,7 @@ def declare_options(kind: str, thing: Any) -> dict[str, Any]:
         ...     return (1 - smoothing) * context.objective(outputs, targets)
         >>> declare_options("loss", smooth)
         {'smoothing': 0.1}
-        >>> declare_options("optimizer", lambda clip=1.0: ...)
+        >>> declare_options("optimizer", lambda clip=1.0, *, trace=print: ...)  # a function is no value of a scenario
         {'clip': 1.0}
     """
     if not inspect.isfunction(thing) or (kind == "optimizer" and not makes_transform(thing)):

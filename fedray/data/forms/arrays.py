@@ -33,7 +33,13 @@ def is_text(column: Any) -> bool:
 
 
 def holds_truth_values(column: Any) -> bool:
-    """Returns whether all values of a column are True, False or missing."""
+    """Returns whether all values of a column are True, False or missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> holds_truth_values(pd.Series([True, None])), holds_truth_values(pd.Series([True, "no"]))
+        (True, False)
+    """
     if column.dtype.kind == "b":
         return True
     found = column.dropna() if column.dtype.name == "object" else ()
