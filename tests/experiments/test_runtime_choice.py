@@ -115,14 +115,18 @@ def test_the_actors_of_a_machine_share_all_its_gpus(tiers: int, gpus: int) -> No
     assert tiers > 1 or held == gpus
 
 
-def test_a_run_keeps_the_device_with_which_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_the_device_with_which_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A GPU that appears later is left alone; without the GPU with which it began a run goes on, and says so."""
     out, told, asked = tmp_path / "run", list[str](), list[float]()
-    given = scenario({"method": {"name": "fedavg"}, "rounds": 1})
+    given = scenario({"method": {"name": "fedavg"}, "rounds": 1, "runtime": "auto"})
     fedray.run(given, out=out)
+    with caplog.at_level("INFO", "fedray"):
+        fedray.resume(out, rounds=2)
+    assert "training in this process" in caplog.text, "the choice is made again"
     assert read_sealed(out / "identity.json")["device"] == {"clients": "cpu"} and recall_device(out) == "cpu"
-    read = read_scenario(given)
-    study = build_study(read)
+    study = build_study(read := read_scenario(given))
     monkeypatch.setattr(environment, "count_gpus", lambda: 1)
     monkeypatch.setattr(run, "estimate_seconds", lambda _study, device="cpu": 1e9 if device == "cpu" else 0.0)
     monkeypatch.setattr(environment, "device_of", lambda gpus, *_, **__: asked.append(gpus))
