@@ -55,8 +55,12 @@ def make_sine(_root: Path | None, seed: int = 0, clients: int = 50, samples: int
             the test samples are the same as in `sine`.
 
     Example:
-        >>> make_sine(None).train.x.shape
-        (100, 1)
+        The mean amplitude is near 1.
+
+        >>> points = make_sine(None, clients=1000).train
+        >>> wave = np.sin(2 * np.pi * points.x)
+        >>> points.x.shape, round(float((wave * points.y).sum() / (wave * wave).sum()), 1)
+        ((2000, 1), 1.0)
     """
     draw = rng.stream(seed, name)
     x = draw.uniform(-1.0, 1.0, (clients, samples))

@@ -304,8 +304,8 @@ def lstm(
         layers: Number of LSTM layers.
 
     Example:
-        >>> lstm((80,), 90, vocabulary=90).head
-        Linear(in_features=256, out_features=90, bias=True)
+        >>> lstm((80,), 90).embedding, lstm((80,), 90, vocabulary=91).embedding
+        (Embedding(90, 8), Embedding(91, 8))
     """
     if len(input_shape) != 1:
         raise BadInput(

@@ -154,13 +154,14 @@ def test_one_step_of_the_server_is_the_formula_of_fedexp() -> None:
     np.testing.assert_allclose(found, np.concatenate([eta * mean[:4], mean[4:]]), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("q", "size"), [(0.5, 1.0), (10.0, 1e-3)], ids=str)
+@pytest.mark.parametrize(("q", "size"), [(0.5, 1.0), (10.0, 1e-3), (0.5, 0.0)], ids=str)
 def test_one_step_of_the_server_is_the_formula_of_qffl_also_where_all_losses_are_small(q: float, size: float) -> None:
-    """Whose powers are then far below the changes of the weights."""
-    delta, loss, lr = np.cos(np.arange(12.0)).reshape(4, 3) * 1e-3, size * np.array([1.0, 2.0, 1.5, 0.5]), 0.1
+    """Whose powers are then far below the changes of the weights. A loss of 0 counts as 1e-10."""
+    lost, lr = size * np.array([1.0, 2.0, 1.5, 0.5]), 0.1
+    delta, loss = np.cos(np.arange(12.0)).reshape(4, 3) * 1e-3, np.maximum(lost, 1e-10)
     h = q * loss ** (q - 1) * (delta**2).sum(1) / lr + loss**q
     found = step(
-        fair_mean(Rows(1, 1), "uniform", q, lr, 3), send(torch.from_numpy(delta).float(), losses=loss[:, None])
+        fair_mean(Rows(1, 1), "uniform", q, lr, 3), send(torch.from_numpy(delta).float(), losses=lost[:, None])
     )
     np.testing.assert_allclose(found[0].double(), (loss**q) @ delta / h.sum(), rtol=1e-5)
 
