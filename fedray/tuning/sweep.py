@@ -460,13 +460,6 @@ def read_objectives(given: Any) -> tuple[SweepObjective, ...]:
 
     Raises:
         BadInput: There is no objective, an objective is wrong, or an objective is named twice.
-
-    Example:
-        >>> [objective.name for objective in read_objectives(["accuracy", "nll"])]
-        ['accuracy', 'nll']
-        >>> read_objectives([])
-        Traceback (most recent call last):
-        fedray.core.errors.BadInput: objectives is missing or empty: give a list such as [accuracy]
     """
     entries = [given] if isinstance(given, str | Mapping) else given
     if not isinstance(entries, list) or not entries:
