@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 from small import copy_run, scenario
 
 import fedray
@@ -80,21 +81,25 @@ def no_space(*_args: object, **_kwargs: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def no_space_in_words(*_args: object, **_kwargs: object) -> None:
+    raise SafetensorError("No space left on device")
+
+
 def killed(*_args: object, **_kwargs: object) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("step", ["save_file", "sync_to_disk", "replace"])
-@pytest.mark.parametrize("end", [no_space, killed])
+@pytest.mark.parametrize("end", [no_space, no_space_in_words, killed])
 def test_a_crash_while_writing_leaves_the_checkpoint_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[..., None]
 ) -> None:
     """Whether the disk is full or the process dies, and the next attempt works."""
     save_checkpoint(tmp_path, progress(2))
     monkeypatch.setattr(Path if step == "replace" else checkpoint, step, end)
-    with pytest.raises(FedrayError if end is no_space else KeyboardInterrupt) as caught:
+    with pytest.raises(KeyboardInterrupt if end is killed else FedrayError) as caught:
         save_checkpoint(tmp_path, progress(4, 3.0), keep=1)
-    if end is no_space:
+    if end is not killed:
         assert "round-000004: No space left on device: free" in str(caught.value)
         assert [path.name for path in tmp_path.iterdir()] == ["round-000002"]
     monkeypatch.undo()
