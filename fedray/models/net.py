@@ -142,7 +142,14 @@ def state_dict(net: Net, row: Tensor, counters: Tensor | None = None) -> dict[st
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Returns whether the last layer is linear, and no other layer has parameters."""
+    """Returns whether the last layer is linear, and no other layer has parameters.
+
+    Example:
+        >>> is_linear(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
+        True
+        >>> is_linear(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+        False
+    """
     parts = list(module) if isinstance(module, nn.Sequential) else [module]
     before = any(True for part in parts[:-1] for _ in part.parameters())
     return bool(parts) and isinstance(parts[-1], nn.Linear) and not before

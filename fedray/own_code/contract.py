@@ -80,7 +80,12 @@ def _list_read(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _write(value: Any, depth: int) -> str:
-    """Returns a value as text. For a value that cannot be compared, the text is the name of its type."""
+    """Returns a value as text. For a value that cannot be compared, the text is the name of its type.
+
+    Example:
+        >>> _write({"rate": [0.1, None], 2: len}, 0)
+        "{'rate': [0.1, None] 2, 2: builtin_function_or_method} 2"
+    """
     if isinstance(value, Tensor | np.ndarray):
         return _write_array(value)
     if value is None or isinstance(value, _PLAIN_VALUES | Number | torch.dtype | torch.device):
