@@ -178,7 +178,7 @@ def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     Example:
         >>> make_graph(GraphKeys(kind="ring"), nodes=4, seed=0).neighbor.tolist()
         [1, 3, 0, 2, 1, 3, 0, 2]
-        >>> len(make_graph(GraphKeys(kind="erdos_renyi", probability=0.1), nodes=12, seed=0).neighbor)  # of a later draw
+        >>> len(make_graph(GraphKeys(kind="erdos_renyi", probability=0.1), nodes=12, seed=0).neighbor)  # a later draw
         24
     """
     import networkx as nx

@@ -32,8 +32,8 @@ def test_a_student_comes_near_the_ensemble_and_without_steps_it_is_the_network_t
     assert distance(run, near) < 0.2 * distance(run, far)
     assert torch.equal(near.row, again.row)
     net = build_net("mlp", (1, 8, 8), 10, "cross_entropy", hidden=[16])
-    assert far.net.layout == net.layout
-    assert torch.equal(far.row, net.init(int(rng.keys(0, "distilled start") >> np.uint64(2)))), "by its address"
+    start = net.init(int(rng.keys(0, "distilled start") >> np.uint64(2)))
+    assert far.net.layout == net.layout and torch.equal(far.row, start)
 
 
 def test_the_network_alone_says_what_the_student_says(run: fedray.Run) -> None:

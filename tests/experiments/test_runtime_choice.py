@@ -120,11 +120,10 @@ def test_a_run_keeps_the_device_with_which_it_began(
 ) -> None:
     """A GPU that appears later is left alone; without the GPU with which it began a run goes on, and says so."""
     out, told, asked = tmp_path / "run", list[str](), list[float]()
-    given = scenario({"method": {"name": "fedavg"}, "rounds": 1, "runtime": "auto"})
-    fedray.run(given, out=out)
+    fedray.run(given := scenario({"method": {"name": "fedavg"}, "rounds": 1, "runtime": "auto"}), out=out)
     with caplog.at_level("INFO", "fedray"):
         fedray.resume(out, rounds=2)
-    assert "training in this process" in caplog.text, "the choice is made again"
+    assert "training in this process" in caplog.text
     assert read_sealed(out / "identity.json")["device"] == {"clients": "cpu"} and recall_device(out) == "cpu"
     study = build_study(read := read_scenario(given))
     monkeypatch.setattr(environment, "count_gpus", lambda: 1)

@@ -150,11 +150,6 @@ def train(keys: Mapping[str, Any], **own: Any) -> tuple[Study, Progress, Inline]
     return _train(keys, own) if own else _train_once(json.dumps(keys, sort_keys=True))
 
 
-@lru_cache(64)
-def _train_once(keys: str) -> tuple[Study, Progress, Inline]:
-    return _train(json.loads(keys), {})
-
-
 def _train(keys: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[Study, Progress, Inline]:
     study = build_study(read_scenario(keys, explicit=False), UserObjects(**own))
     runtime, progress = Inline(study), begin_progress(study, study.method.phase)
@@ -162,3 +157,6 @@ def _train(keys: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[Study, Prog
     while progress.round < study.rounds:
         add_round(progress, advance(progress, lambda ends: min(len(ends), study.rounds - progress.round)))
     return study, progress, runtime
+
+
+_train_once = lru_cache(64)(lambda keys: _train(json.loads(keys), {}))

@@ -280,24 +280,16 @@ class DroppedImages(nn.Module):
         return out
 
 
-def inputs_and_units() -> nn.Module:
-    return nn.Sequential(
-        nn.Dropout(0.2), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 4)
-    )
-
-
-def flat_features() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 5, 3), nn.Tanh(), nn.Conv2d(5, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.4), nn.Flatten(),
-        nn.Linear(48, 4),
-    )  # fmt: skip
-
-
 NETWORKS: dict[str, tuple[Net, tuple[int, ...]]] = {
     "channels": (net_of(DroppedImages, "own", "cross_entropy", 4), IMAGE),
-    "features": (net_of(flat_features, "own", "cross_entropy", 4), IMAGE),
-    "inputs": (net_of(inputs_and_units, "own", "cross_entropy", 4), ROW),
-}
+    "features": (net_of(lambda: nn.Sequential(
+        nn.Conv2d(1, 5, 3), nn.Tanh(), nn.Conv2d(5, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.4), nn.Flatten(),
+        nn.Linear(48, 4),
+    ), "own", "cross_entropy", 4), IMAGE),
+    "inputs": (net_of(lambda: nn.Sequential(
+        nn.Dropout(0.2), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 4)
+    ), "own", "cross_entropy", 4), ROW),
+}  # fmt: skip
 
 
 def train_with(net: Net, shape: tuple[int, ...], block: Block, lanes: Any = "auto") -> Trained:
