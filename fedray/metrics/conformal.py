@@ -341,6 +341,10 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
 
     Args:
         sizes: Number n_k of withheld samples of each client, `[K]`. A client without withheld samples has share 0.
+
+    Example:
+        >>> weigh_clients(np.array([2, 0, 0, 4])).tolist()
+        [0.375, 0.0, 0.0, 0.625]
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
     shares: FloatArray = parts / max(float(parts.sum()), 1.0)
