@@ -400,7 +400,7 @@ def cut_steps(share: float, plan: Plan, steps: IntArray, unit: IntArray, *, seed
         Two of four clients make fewer than ten epochs. An epoch has two steps.
 
         >>> plan, ten, two = Plan(np.arange(4), np.zeros(4, int), np.zeros(4, int)), np.full(4, 20), np.full(4, 2)
-        >>> cut_steps(0.5, plan, ten, two, seeds=np.zeros(1, int), t=0).tolist()
+        >>> cut_steps(0.4, plan, ten, two, seeds=np.zeros(1, int), t=0).tolist()
         [20, 2, 16, 20]
     """
     who = np.stack((plan.world, plan.client))
