@@ -29,6 +29,23 @@ from fedray.simulation.study import Host, Pieces, Question, Runtime, Study, join
 # The results of a runtime for one evaluation.
 
 
+class Residual(NamedTuple):
+    """The variance of the residuals on a world's training samples, in squared units of the standardized target.
+
+    Attributes:
+        mean: The variance, averaged over clients.
+        own: The variance at each client whose model nobody else trains (`Method.one_model_per_client`), `[N]`. It is
+            NaN if it is unknown, as for a client without samples. None means that clients share models.
+    """
+
+    mean: float
+    own: FloatArray | None = None
+
+    def of(self, client: int) -> float | None:
+        """Returns the variance at a client with a model of its own, or None."""
+        return None if self.own is None or np.isnan(self.own[client]) else float(self.own[client])
+
+
 class Measured(NamedTuple):
     """The results of a runtime for one evaluation. A field that the evaluation does not need is empty.
 
@@ -40,8 +57,8 @@ class Measured(NamedTuple):
             clients predict in the same way.
         own: For each (world, client), the accuracies or RMSEs of its P personal passes (trainings of its own models),
             `[2, P]`. The first row is for test samples, and the second row for held-out samples.
-        residual: For each world, the variance of the residuals on training samples, for the standardized target. The
-            dict is empty for classification.
+        residual: For each world, the variance of the residuals on training samples. The dict is empty for
+            classification.
         ood: Raw outputs of all models of `answer` for the out-of-distribution inputs.
         train: Raw outputs of all models of `answer` on the training samples.
     """
@@ -51,7 +68,7 @@ class Measured(NamedTuple):
     held_out: Pieces
     weights: dict[int, FloatArray]
     own: dict[tuple[int, int], Tensor]
-    residual: dict[int, float]
+    residual: dict[int, Residual]
     ood: Pieces
     train: Pieces
 
@@ -641,8 +658,8 @@ def read_answers(
 def read_world(study: Study, world: int, measured: Measured, split: str) -> MemberPredictions:
     """Returns the predictions of a world's models for all samples of a split."""
     outputs = join_pieces(measured.test if split == "test" else measured.held_out, world)
-    outputs = measured.answer.drop_absent(outputs, world)
-    return read_answers(study, world, outputs, split, measured.answer, residual=measured.residual.get(world))
+    outputs, residual = measured.answer.drop_absent(outputs, world), measured.residual.get(world)
+    return read_answers(study, world, outputs, split, measured.answer, residual=residual and residual.mean)
 
 
 def join_answers(
@@ -705,12 +722,17 @@ def compute_client_values(
             computed yet.
     """
     clients, weights = np.arange(count_known(study)), find_weights(study, world, measured)
+    residual, scale = measured.residual.get(world), study.target_scale(world) ** 2
     if own is not None:
         return [own[world, client].numpy() for client in clients.tolist()]
 
     def value(client: int, rows: IntArray | None) -> FloatArray:
         if weights is not None:
-            return inquiry.measure(study, world, of, rows, weights[client])
+            variance, said = None if residual is None else residual.of(client), of
+            if variance is not None and of.members is not None and study.evaluation.noise != "fixed":
+                mine = of.members._replace(noise=variance * scale, residual=variance * scale)
+                said = of._replace(members=mine)
+            return inquiry.measure(study, world, said, rows, weights[client])
         return inquiry.measure(study, world, of, None, None) if common is None else common
 
     return list(

@@ -221,10 +221,10 @@ def find_client_weights(
 
 def measure_residual_variance(
     study: Study, runtime: Runtime, state: State, answer: Answer, weights: Mapping[int, FloatArray]
-) -> dict[int, float]:
-    """Returns for each world the variance of the residuals on training samples, averaged over clients.
+) -> dict[int, answers.Residual]:
+    """Returns for each world the variance of the residuals on training samples.
 
-    The variance is in squared units of the standardized target. If clients own models, the residuals are the errors of
+    If clients own models, the residuals are the errors of
     each client's own model on its samples. Otherwise they are the errors of the models that the server sends to all
     clients, and the variance is also averaged over these models. `weights` has the clients' weights of the models in
     this average, `[N, K]` for each world. In a world without weights, all models count equally.
@@ -240,7 +240,8 @@ def measure_residual_variance(
         owner = np.where(np.stack(size) > 0, client, -1)
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
-    losses = _find_losses_of_owners(study, runtime, answer, owner)
+    owned = _find_losses_of_owners(study, runtime, answer, owner)
+    losses = {world: each[~each.isnan()] for world, each in owned.items()}
     if rest := [world for world in range(study.worlds) if world not in losses]:
         pieces = runtime.ask(studies.losses_of(study.method.phase.models), state)
         for world in rest:
@@ -252,13 +253,20 @@ def measure_residual_variance(
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
-    return {world: factor * float(losses[world].mean()) for world in range(study.worlds)}
+    alone = study.method.one_model_per_client
+    return {
+        world: answers.Residual(
+            factor * float(losses[world].mean()), factor * owned[world].numpy() if alone and world in owned else None
+        )
+        for world in range(study.worlds)
+    }
 
 
 def _find_losses_of_owners(study: Study, runtime: Runtime, answer: Answer, owner: IntArray) -> dict[int, Tensor]:
-    """Returns the losses of models at the clients that own them, `[1, n]`. Worlds without such models are left out.
+    """Returns the loss of each model at the client that owns it, `[A]`. Worlds without such models are left out.
 
-    `owner` has the client that owns each model, `[R, A]`. -1 means that no client owns the model.
+    The loss is NaN if nobody owns the model, or if its scoring failed. `owner` has the client that owns each model,
+    `[R, A]`. -1 means that no client owns the model.
     """
     worlds = np.flatnonzero((owner >= 0).any(axis=1)).tolist()
     if not worlds:
@@ -271,8 +279,9 @@ def _find_losses_of_owners(study: Study, runtime: Runtime, answer: Answer, owner
     losses: dict[int, Tensor] = {}
     for world in worlds:
         model = np.flatnonzero(np.isin(owner[world], asked[world]))
+        losses[world] = torch.full((answer.models,), torch.nan, dtype=torch.float64)
         found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
-        losses[world] = _drop_unknown(found[None])
+        losses[world][torch.from_numpy(model)] = found
     return losses
 
 
@@ -613,7 +622,8 @@ def _score_world(
 
     The scores of single clients are None if they are not recorded.
     """
-    answer, residual = measured.answer, measured.residual.get(world)
+    answer, known = measured.answer, measured.residual.get(world)
+    residual = known and known.mean
     splits = [("test", "", measured.test)] if test else []
     splits += [("hold_out", "hold_out_", measured.held_out)] if study.hold_out else []
     scored = [*splits, ("train", "train_", measured.train)] if study.evaluation.train else splits

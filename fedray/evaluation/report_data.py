@@ -17,7 +17,13 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Objective, State
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import measure_all_sets
-from fedray.evaluation.evaluate import answer_world, collect_ood_report, find_client_weights, has_client_weights
+from fedray.evaluation.evaluate import (
+    answer_world,
+    collect_ood_report,
+    find_client_weights,
+    has_client_weights,
+    measure_residual_variance,
+)
 from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
@@ -269,13 +275,14 @@ def _conformal_arrays(
 ) -> dict[str, Any]:
     """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
     client = np.arange(answers.count_known(study))
+    weights = find_client_weights(study, runtime, answer, [client]) if has_client_weights(study, answer) else {}
     measured = answers.Measured(
         answer,
         test=tested,
         held_out=runtime.ask(studies.outputs_on("hold_out", answer.models, worlds=1), answer.state),
-        weights=find_client_weights(study, runtime, answer, [client]) if has_client_weights(study, answer) else {},
+        weights=weights,
         own={},
-        residual={0: known} if (known := _find_residual(study, progress)) is not None else {},
+        residual=measure_residual_variance(study, runtime, progress.state, answer, weights),
         ood={},
         train={},
     )

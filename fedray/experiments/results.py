@@ -44,6 +44,7 @@ from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, BoolArray, FloatAr
 from fedray.data.adaptation import read_inputs
 from fedray.data.types import find_range, remark_on_scale
 from fedray.evaluation.answers import (
+    Residual,
     ask_own,
     draw_uniform,
     measure_own_residual,
@@ -132,13 +133,12 @@ def read_rule(study: Study, keys: Mapping[str, Any] | None) -> ConformalRule | N
 
 def calibrate_answers(
     study: Study, runtime: Runtime, state: State, rule: ConformalRule
-) -> tuple[list[Thresholds], dict[int, float]]:
+) -> tuple[list[Thresholds], dict[int, Residual]]:
     """Returns the thresholds for the conformal sets of a checkpoint's models.
 
     Returns:
         The thresholds by world (index of a replicate and fold), and a dictionary. For a regression, the dictionary maps
-        each world to the variance of the residuals on training samples. The variance is averaged over clients, in
-        standardized units of the target. For classification, the dictionary is empty.
+        each world to the variance of the residuals on training samples. For classification, the dictionary is empty.
     """
     gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
@@ -194,7 +194,7 @@ class Predictor:
         self.study, self.state, self.answer = study, state, study.answer(state)
         self.runtime = Inline(study)
         self.worker = self.runtime.worker
-        self._calibrated: dict[ConformalRule, tuple[list[Thresholds], dict[int, float]]] = {}
+        self._calibrated: dict[ConformalRule, tuple[list[Thresholds], dict[int, Residual]]] = {}
         data = study.shards.data
         self.range = None if data.kind == "tokens" or not len(data.train.x) else find_range(data.train.x)
         if study.method.phase.is_personal or study.method.phase.weighs:
@@ -253,11 +253,14 @@ class Predictor:
             draw = partial(draw_uniform, study, world, inputs)
             return replace(found, sets=~(score_labels(found.probabilities, draw, rule) > threshold))
         mean, variance = (each.reshape(len(each), -1)[:, 0] for each in (found.mean, found.variance))
-        scale, spread = study.target_scale(world) ** 2, residual.get(world)
+        scale, known, alone = study.target_scale(world) ** 2, residual.get(world), answer.models == 1
+        spread = known and known.mean
         if client is not None and study.method.phase.is_personal:
             state = answer.state
             spread = measure_own_residual(self.worker, state.models, state.counters, world, client)
-        alone = answer.models == 1 and answer.spread is None and study.net.objective != "gaussian_nll"
+        elif client is not None and known is not None and (own := known.of(client)) is not None:
+            spread, alone = own, True
+        alone = alone and answer.spread is None and study.net.objective != "gaussian_nll"
         noise = find_noise(study, world, answer, alone=alone, residual=spread)
         half = threshold * np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))

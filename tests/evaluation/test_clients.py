@@ -94,7 +94,7 @@ def test_a_client_that_one_model_answers_has_the_residuals_of_this_model_as_its_
     own = [[part.numpy() for part in rows_of(run.study, 0, client)] for client in range(NUMBER)]
     noise = [float(((run.predict(rows, client=i).mean - target) ** 2).mean()) for i, (rows, target) in enumerate(own)]
     means = [run.predict(x, client=client).mean.reshape(-1) for client in range(NUMBER)]
-    variance = noise if method == "ditto" else [np.mean(noise)] * NUMBER
+    variance = [np.mean(noise)] * NUMBER if method == "ifca" else noise
     each = [
         regression.row_scores(mean, np.full(len(y), one), y.reshape(-1)).mean(axis=1)
         for mean, one in zip(means, variance, strict=True)

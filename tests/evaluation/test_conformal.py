@@ -121,7 +121,7 @@ def test_clients_that_predict_alike_send_once_and_halves_with_too_few_rows_have_
         assert ("hold_out_conformal_size" in run.metrics) == (6 / ((-(-sizes // 2)).sum() + 6) <= alpha) == scored
 
 
-@pytest.mark.parametrize("method", ["fedag", "ditto", "bayesian_linear", "deep_ensemble"])
+@pytest.mark.parametrize("method", ["fedag", "ditto", "local_only", "bayesian_linear", "deep_ensemble"])
 def test_intervals_of_a_regression_are_those_that_were_scored(method: str) -> None:
     keys = {"data": {"name": "cubic", "hold_out": 0.5}, "predict": {"conformal": {"alpha": 0.5}}}
     run = fedray.run(of_method(method, keys, {"rounds": 1, "data": {"partition": {"name": "iid"}}}), report=False)
