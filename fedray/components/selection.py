@@ -113,7 +113,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
 
     The rule prefers fast clients with large losses, and also explores clients that have never trained.
 
-    A trained client i with n_i samples has the utility `u_i = n_i loss_i`. Utilities are clipped at their 95th
+    A trained client i with n_i samples has the utility `u_i = n_i loss_i`. If a loss is negative, which a Gaussian
+    likelihood can be, the smallest loss is first subtracted from all losses. Utilities are clipped at their 95th
     percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the current round,
     and t_i is the last round in which the server used the client's upload. A round of the client takes `s_i` seconds.
     If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`. The result is the
@@ -161,7 +162,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         exploited = number - explored
         if not exploited:
             return np.sort(known.client[first])
-        plain = known.size[old] * np.maximum(known.loss[old], 0.0)
+        plain = known.size[old] * (known.loss[old] - min(float(known.loss[old].min()), 0.0))
         plain = np.minimum(plain, np.percentile(plain, CLIP))
         utility = plain / max(float(plain.max()), 1e-12) + np.sqrt(0.1 * np.log(known.round) / known.last[old])
         wanted = float(np.percentile(seconds[old], known.pace))

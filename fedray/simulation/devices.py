@@ -227,8 +227,14 @@ def read_trace(clients: Clients, path: Path) -> Devices:
             what = "negative" if least == 0.0 else "not above 0"
             raise BadInput(f"clients.trace = {path}: column {name} has values that are {what}: correct them")
     client = column.astype(np.int64)
-    nothing = np.full(len(client), np.nan)
-    moment = table.get("link_from", nothing)
+    _, first, row = np.unique(client, return_index=True, return_inverse=True)
+    if "period" in table:
+        table["period"] = np.where(np.isnan(table["period"]), table["period"][first][row], table["period"])
+    table["link_from"] = moment = np.array(table.get("link_from", np.full(len(client), np.nan)))
+    told = [~np.isnan(table[name][first]) for name in LINK if name in table]
+    if told:  # the first of several links is valid from the start, with or without a link_from
+        several = np.isin(client[first], client[~np.isnan(moment)]) & np.any(told, axis=0)
+        moment[first[several & np.isnan(moment[first])]] = 0.0
     changing = ~np.isnan(moment)
     figures = {}
     for name in (one for one in COLUMNS if one in table):

@@ -262,8 +262,7 @@ def test_the_example_of_the_documentation() -> None:
     assert devices.figure("uplink", who).tolist() == [2.5e6, 0.4e6, 0.1e6, 1e6]
     assert devices.figure("downlink", who).tolist() == [12.5e6, 5e6, 1e7, 1e7]
     slowness = devices.slowness(np.zeros(4, dtype=np.int64), who)
-    assert slowness[:2].tolist() == [1, 1], "measured"
-    assert (slowness[2:] != 1).all()
+    assert slowness[:2].tolist() == [1, 1] and (slowness[2:] != 1).all(), "measured"
     assert devices.available is not None
     seeds = np.zeros(4, dtype=np.int64)
     at = {now: devices.available(seeds, who, np.full(4, now)).tolist() for now in (0.0, 3600.0, 7300.0, 20000.0)}
@@ -282,16 +281,16 @@ def test_windows_that_repeat_are_met_after_the_waiting_time_and_a_period_later(
     seconds = wait(zero, zero, np.array([now]))
     assert 0 <= seconds[0] <= 20.001
     assert wait(zero, zero, now + seconds)[0] == 0
-    at = now % 20.0
-    inside = any(a <= at < a + n for a, n in rows)
-    assert (seconds[0] == 0) == inside
+    assert (seconds[0] == 0) == any(a <= now % 20.0 < a + n for a, n in rows)
 
 
 def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Path) -> None:
     trace: dict[str, Any] = {
         "client": [0, 0, 1, 1, 2],
-        "link_from": [0, 60, 10, 20, None],
-        "period": [100, 100, None, None, None],
+        "link_from": [None, 60, 10, 20, None],  # the first row is valid from the start, and its period is that of all
+        "period": [100, None, None, None, None],
+        "available_from": [0, 70, None, None, None],
+        "available_to": [66, 90, None, None, None],
         "uplink": [100, 10, 5, 6, 50],
         "latency": [0.0, 0.2, None, 1.0, None],
     }
@@ -305,6 +304,8 @@ def test_a_link_changes_over_time_and_begins_anew_after_its_period(tmp_path: Pat
     assert at("latency", 0) == [0, 0.5, 0.5, 0.5]
     assert at("latency", 165) == [0.2, 1.0, 0.5, 0.5]
     plan, zero = Plan(*np.zeros((3, 1), int)), np.zeros(1, int)
+    assert devices.available is not None
+    assert devices.available(zero, zero, np.array([191.0])) == pytest.approx(9)
     costs = JobCosts(zero + 1, zero + 100, zero)  # 100 bytes up, in a round that starts at 0 or at 65 s
     times = [clock.time_round(devices, EVERYBODY_COUNTS, plan, costs, seeds=zero, t=0, now=zero + s) for s in (0, 65)]
     assert np.diff([time.job[0] for time in times]) == pytest.approx(100 / 10 - 100 / 100 + 0.2)
