@@ -132,7 +132,6 @@ def test_what_no_node_has_is_refused_at_once_and_what_a_run_has_lost_is_waited_f
     assert all(one["state"] == "REMOVED" for one in placement_group_table().values())
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two")
 def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +139,7 @@ def test_a_sweep_whose_folder_a_node_does_not_see_is_refused_before_it_trains(
     """It trained everything, and then lost it. `/proc/self/cwd` is another folder in each process."""
     tasks.confirm_shared(tmp_path, worker_environment())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput, match=r"--out /proc/self/cwd: node \S+ \(and 1 more\) does not see it"):
+    with pytest.raises(BadInput, match=r"out = /proc/self/cwd: node \S+ \(and 1 more\) does not see it"):
         tasks.confirm_shared(Path("/proc/self/cwd"), worker_environment())
     assert list(tmp_path.iterdir()) == []
 
