@@ -338,7 +338,8 @@ def warn_of_losses(summary: Mapping[str, Any]) -> None:
     if drawn := summary.get("drawn_models"):
         warn_user(
             f"models that answer as they were drawn, because no client was asked to train them, or sent them: {drawn}: "
-            "raise rounds or participation.per_round, read personal_accuracy if all layers stay with the clients, or "
+            "raise rounds or participation.per_round, lower method.models if clients choose others, read "
+            "personal_accuracy if all layers stay with the clients, or "
             "give these models the weight 0 in the Answer of the method (of method.networks: answers: false)",
             FedrayWarning,
         )

@@ -30,7 +30,8 @@ Formulas of fedrep:
     $$
 
     Of the epochs of a local training (`local.epochs`), the last `body_epochs` train the body, and the others train the
-    head. With `local.steps` the body gets the fraction `body_epochs` / 10 of the steps, at least one step.
+    head. A client that trains less (the epochs of its tier, `participation.partial`) gives the body the same fraction
+    of its steps, at least one step. With `local.steps` this fraction is `body_epochs` / 10.
 
 Deviations:
     1. Private layers start from the server's initial model, the same for every client.

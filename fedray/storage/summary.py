@@ -129,8 +129,8 @@ def count_lost_models(out: Path) -> int:
 def count_untrained_answers(study: Study, progress: Progress) -> int:
     """Returns the number of models that predict although they still equal an initial model at the end of a run.
 
-    Models are counted only if the method or the schedule is the user's own. For fedray's own methods, `fedray.advice`
-    finds such models before the run.
+    Models are counted only if the method or the schedule is the user's own, or if clients choose their models.
+    Otherwise `fedray.advice` finds such models before the run.
 
     Returns:
         The number in the replicate and fold with the most such models. It is 0 for a run without rounds, and for a
@@ -138,6 +138,7 @@ def count_untrained_answers(study: Study, progress: Progress) -> int:
     """
     method, schedule = (study.scenario.get(section, {}) for section in ("method", "schedule"))
     own = bool(method.get("object")) or names.is_own("method", method.get("name", ""))
+    own = own or study.method.phase.choose is not None
     scheduled = bool(schedule.get("object")) or names.is_own("schedule", schedule.get("kind", ""))
     if not progress.round or not (own or (scheduled and not study.parts)):
         return 0
