@@ -98,7 +98,12 @@ def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
-    """Joins a table of inputs with a column of labels. Returns the table, and the name of this column."""
+    """Joins a table of inputs with a column of labels. Returns the table, and the name of this column.
+
+    Raises:
+        BadInput: The second part is no column of as many labels, has the name of an input, or has the index of a pandas
+            table in another order.
+    """
     import pandas as pd
 
     if not clients.is_pair(pair) or not is_frame(pair[0]):
@@ -106,9 +111,14 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     frame, y = as_frame(pair[0]), arrays.as_array(pair[1], "data: y")
     if y.ndim != 1 or len(y) != len(frame):
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
+    x, labels = (getattr(part, "index", None) for part in pair)
+    if isinstance(x, pd.Index) and isinstance(labels, pd.Index) and not x.equals(labels) and set(x) == set(labels):
+        raise BadInput("data: the labels have the index of the inputs in another order: give y.loc[x.index]")
     target = str(getattr(pair[1], "name", None) or "target")
     if target in list(frame):
-        raise BadInput(f"data: the inputs have a column {target}, which is also the name of the labels: leave it out")
+        raise BadInput(
+            f"data: the inputs have a column {target}, which is also the name of the labels: rename or leave out one"
+        )
     whole = pd.DataFrame({column: frame[column].reset_index(drop=True) for column in frame})
     return whole.assign(**{target: y}), target
 

@@ -58,7 +58,7 @@ def test_participants_train_the_model_of_least_loss_and_a_model_that_nobody_chos
         assert model == int(losses[int(world), 0][:, client].argmin())
     chosen = set((result.plan.world * 3 + result.plan.model).tolist())
     assert len(result.plan.client) == 8 and 2 not in chosen
-    with pytest.warns(FedrayWarning, match="as they were drawn, because .*: 2: .* lower method.models if clients choose"):
+    with pytest.warns(FedrayWarning, match="as they were drawn, .*: 2: .* lower method.models if clients choose"):
         run({"name": "ifca", "models": 3}, {"clients": {"number": 1}, "rounds": 1})
     for row in range(6):
         assert torch.equal(result.state.models[row], before[row]) is (row not in chosen)
