@@ -15,6 +15,8 @@ from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.classification import ANOMALY_Z
 from fedray.report import curves, pictures
 from fedray.report.read import ReadRun, pivot_rounds
+from fedray.scenario.loader import tier_counts
+from fedray.scenario.sections import TierKeys
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the quality of the final predictions: confusion, calibration, and the pictures of regression.
@@ -411,15 +413,21 @@ def figure_classes(run: ReadRun) -> Figure | None:
 
 
 def figure_tiers(run: ReadRun) -> Figure | None:
-    """Draws the score of each client as a dot, tier by tier, and the mean of each tier."""
+    """Draws the score of each client as a dot, tier by tier, and the mean of each tier. Clients may have no jobs.
+
+    Example:
+        >>> keys = {"clients": {"tiers": {"strong": {"number": 2}, "weak": {}}}}
+        >>> values = {"client_accuracy": np.array([0.5, 0.7, 0.1])}
+        >>> figure_tiers(ReadRun("one", keys, "", {}, {}, {}, None, None, values)).get_label()
+        "Mean accuracy of the tiers' clients: strong 60.0 %, weak 10.0 %"
+    """
     name = "accuracy" if "client_accuracy" in run.pictures else "rmse"
-    values, table = run.pictures.get(f"client_{name}"), run.first_world()
-    if values is None or table is None or len(run.tiers) < 2:
+    values, tiers = run.pictures.get(f"client_{name}"), run.client_keys.get("tiers") or {}
+    if values is None or len(tiers) < 2:
         return None
-    client, tier = table["client"].to_numpy(), np.array(table["tier"].to_pylist())
-    if int(client.max(initial=0)) >= len(values):  # with data.test_clients, trained clients have no test rows
-        return None
-    each = {one: values[np.unique(client[tier == one])] for one in run.tiers}
+    given = {one: TierKeys(share=keys.get("share"), number=keys.get("number")) for one, keys in tiers.items()}
+    numbers = tier_counts(given, len(values))
+    each = dict(zip(numbers, np.split(values, np.cumsum([*numbers.values()])[:-1]), strict=True))
     groups = {one: found[np.isfinite(found)] for one, found in each.items() if np.isfinite(found).any()}
     if len(groups) < 2 or np.ptp(np.concatenate(list(groups.values()))) == 0:
         return None

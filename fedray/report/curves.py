@@ -31,7 +31,15 @@ EQUAL_SHARE = 0.99  # a client with this share of the slowest client's seconds d
 def figure_assignment(run: ReadRun) -> Figure | None:
     """Draws a cell for each client and round, in the colors of the models that the client trained.
 
-    Clients are grouped by their true clusters. If these are not known, clients are grouped by their tiers.
+    Clients are grouped by their true clusters. If these are not known, clients are grouped by their tiers. Clients
+    without jobs are left out, and the title says so.
+
+    Example:
+        >>> jobs = {name: [1, 1] for name in ("replicate", "fold", "round")} | {"client": [0, 3], "model": [0, 1]}
+        >>> jobs |= {"tier": ["client"] * 2, "status": ["ok"] * 2}
+        >>> run = ReadRun("one", {"clients": {"number": 5}}, "", {}, {}, {}, None, pa.table(jobs), {})
+        >>> figure_assignment(run).get_label()
+        'Clients: 2, models: 2; who trains which (2 of 5 clients)'
     """
     table = run.first_world()
     if table is None:
@@ -50,13 +58,14 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     else:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))
         groups = [str(of[i]) for i in shown.tolist()]
-        order = np.argsort([run.tiers.index(tier) for tier in groups], kind="stable")
+        order = np.arange(len(shown))  # the clients of a tier follow each other
     row, faint = np.argsort(order)[np.searchsorted(shown, client[keep])], ~mark_used_jobs(table)[keep]
     size = (len(shown), wide)
     image = _paint_cells(row, round_[keep] - first, model[keep], faint=faint, shape=size, models=run.trained)
     if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # every client trains every model in every round
         return None
-    limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
+    number = run.client_keys.get("number") or len(everyone)
+    limits = [f"{len(shown)} of {number} clients"] * (len(shown) < number)
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
     title = f"Clients: {len(shown)}, models: {run.trained}; who trains which{note}"
@@ -111,7 +120,7 @@ def figure_traffic(run: ReadRun) -> Figure | None:
         return None
     columns, tiers = ("up_bytes", "down_bytes"), run.tiers
     sums = run.clients.group_by("tier").aggregate([(name, "sum") for name in columns]).to_pandas().set_index("tier")
-    up, down = (sums.loc[tiers, f"{name}_sum"].to_numpy(float) / run.worlds for name in columns)
+    up, down = (sums[f"{name}_sum"].reindex(tiers, fill_value=0).to_numpy(float) / run.worlds for name in columns)
     if len(tiers) < 2 or np.ptp(np.concatenate([up, down])) == 0:  # the cards show it as two numbers
         return None
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
@@ -202,8 +211,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
-    given: Any = run.scenario.get("clients")
-    tiers = given.get("tiers") or {} if isinstance(given, dict) else {}
+    tiers = run.client_keys.get("tiers") or {}
     together = jobs["tier"].isin([name for name, one in tiers.items() if one and one.get("side_by_side")])
     of = jobs.groupby("client")["sim_seconds"]
     jobs["start"] = (of.cumsum() - jobs["sim_seconds"]).where(~together, 0.0)
