@@ -205,7 +205,7 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     """Draws the jobs of the last round, one lane per client. Leaves out jobs whose training was not used.
 
     The jobs of a client are drawn in sequence. If the client's tier trains models side by side, its jobs are drawn side
-    by side.
+    by side. If the round lasted until the deadline, because an upload was missing, the picture reaches to the deadline.
     """
     table = keep_used_jobs(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
@@ -223,15 +223,47 @@ def figure_gantt(run: ReadRun) -> Figure | None:
         return None
     tier = jobs.groupby("client")["tier"].first()
     name = f"client {slowest}" + (f" ({tier[slowest]})" if len(run.tiers) > 1 else "")
-    title = f"Round {jobs['round'].iloc[0]} waits {format_seconds(float(done[slowest]))} for {name}; "
-    title += f"half the clients are done after {format_seconds(half)}"
+    number = int(jobs["round"].iloc[0])
+    deadline = find_missed_deadline(run, number)
+    end = float(done[slowest]) if deadline is None else deadline
+    what = f"waits {format_seconds(end)} for {name}; half the clients"
+    if deadline is not None:
+        what = f"lasts until the deadline, {format_seconds(end)}; half of those who came"
+    title = f"Round {number} {what} are done after {format_seconds(half)}"
     lanes = pd.DataFrame({"tier": tier.map(run.tiers.index), "wait": -done}).sort_values(["tier", "wait"]).index
     figure, axes, shown = draw_lanes(run, title, jobs, lanes.to_numpy(), named=int(slowest))
-    axes.set_xlim(0, done[slowest] * 1.01)
+    axes.set_xlim(0, end * 1.01)
     mark_groups(axes, [tier[i] for i in shown])
     axes.axvline(half, **pictures.DASHED)
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     return figure
+
+
+def find_missed_deadline(run: ReadRun, number: int) -> float | None:
+    """Returns `participation.deadline`, in virtual seconds, if the round `number` lasted until it, or else None.
+
+    A round lasts until the deadline if an upload is missing. With over-commitment enough others may have come before
+    it. Only the length of the round shows this, and it is known if the round before was evaluated.
+
+    Example:
+        >>> jobs = pa.table({"replicate": [0, 0], "fold": [0, 0], "round": [1, 1], "status": ["ok", "dropped"]})
+        >>> rounds = {"round": np.arange(2.0), "sim_seconds": np.array([0.0, 3.0])}
+        >>> rounds["replicate"] = rounds["fold"] = np.zeros(2)
+        >>> keys = [{"participation": {"deadline": 8.0, "overcommit": share}} for share in (1.0, 1.5)]
+        >>> [find_missed_deadline(ReadRun("one", each, "", {}, {}, rounds, None, jobs, {}), 1) for each in keys]
+        [8.0, None]
+    """
+    rule, table = run.scenario.get("participation") or {}, run.first_world()
+    if table is None or rule.get("deadline") is None:
+        return None
+    deadline, status = float(rule["deadline"]), table.filter(pc.equal(table["round"], number))["status"].to_pylist()
+    if not {"dropped", "past deadline"} & {*status}:
+        return None
+    if rule.get("overcommit", 1.0) > 1:
+        ends = pd.DataFrame(run.rounds).set_index(["replicate", "fold", "round"])["sim_seconds"]
+        length = ends.loc[ends.index.min()[:2]].reindex([number - 1, number]).diff().iloc[1]
+        return deadline if length >= EQUAL_SHARE * deadline else None
+    return deadline
 
 
 def draw_lanes(
