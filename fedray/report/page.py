@@ -224,7 +224,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
-            (clients.figure_clients, "Each client answers with its own weights or models."),
+            (clients.figure_clients, OWN_NOTE),
             (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
             (clients.figure_tiers, TIERS_NOTE),
             (clients.figure_conformal, SETS_NOTE),
