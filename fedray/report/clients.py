@@ -539,7 +539,13 @@ MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high or low."""
+    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high or low.
+
+    Example:
+        >>> scores = {"client_scores": np.array([2.0, -0.5, -0.5, -0.5, -0.5])}
+        >>> figure_drift(ReadRun("one", {}, "", {}, {}, {}, None, None, scores)).get_label()
+        'Clients with a drift score beyond 3 standard deviations: 0 of 5 (possible from 11 clients on)'
+    """
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None
@@ -547,6 +553,8 @@ def figure_drift(run: ReadRun) -> Figure | None:
     anomaly = np.abs(z) > ANOMALY_Z
     number = int(anomaly.sum())
     title = f"Clients with a drift score beyond {ANOMALY_Z:.0f} standard deviations: {number} of {len(z)}"
+    if len(z) <= ANOMALY_Z**2 + 1:
+        title += f" (possible from {ANOMALY_Z**2 + 2:.0f} clients on)"
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
     draw_sorted_bars(axes, np.where(anomaly, z, 0.0), pictures.ORANGE)
     draw_sorted_bars(axes, np.where(anomaly, 0.0, z), pictures.PALETTE[8])
