@@ -450,11 +450,26 @@ def figure_tiers(run: ReadRun) -> Figure | None:
 
 
 def figure_tier_rounds(run: ReadRun) -> Figure | None:
-    """Draws the mean score of each tier over the rounds, from the clients that `evaluate.clients` records."""
+    """Draws the mean score of each tier over the rounds, from the clients that `evaluate.clients` records.
+
+    Example:
+        The lines of two tiers are drawn if they differ.
+
+        >>> import pyarrow as pa
+        >>> table = {"round": [0, 0, 1, 1], "tier": ["a", "b"] * 2, "replicate": [0] * 4, "fold": [0] * 4}
+        >>> tables = [pa.table(table | {"accuracy": [0.1, 0.1, 0.5, last]}) for last in (0.7, 0.5)]
+        >>> keys = {"clients": {"tiers": {"a": {}, "b": {}}}}
+        >>> runs = [ReadRun("one", keys, "", {}, {}, {}, None, None, {}, each) for each in tables]
+        >>> figure_tier_rounds(runs[0]).get_label(), figure_tier_rounds(runs[1])
+        ('The tiers end at a 50.0 %, b 70.0 %', None)
+    """
     if run.client_scores is None or run.metric not in run.client_scores.column_names:
         return None
     keys = ["tier", "replicate", "fold", "round"]
     means = run.client_scores.to_pandas().groupby(keys, as_index=False)[run.metric].mean()
+    ends = means.groupby(keys[1:])[run.metric].agg(["min", "max"])
+    if np.allclose(ends["min"], ends["max"], equal_nan=True):  # all tiers have the same line
+        return None
     tiers = {tier: means[means["tier"] == tier] for tier in run.tiers}
     found = {tier: pivot_rounds(each, each[run.metric]) for tier, each in tiers.items()}
     lines = {tier: curve for tier, curve in found.items() if curve is not None}
@@ -483,16 +498,18 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
     Source: Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).
 
     Example:
-        >>> share, low, high = measure_classes(np.array([[9, 1], [0, 0]]))  # nobody has the second class
-        >>> share.tolist(), low.round(2).tolist(), high.round(2).tolist()
-        ([0.9, nan], [0.6, nan], [0.98, nan])
+        Nobody has the second class, and no sample of the third is answered rightly.
+
+        >>> share, low, high = measure_classes(np.array([[9, 1, 0], [0, 0, 0], [4, 5, 0]]))
+        >>> share.tolist(), low.round(2).tolist(), high.round(2).tolist(), float(low[2])
+        ([0.9, nan, 0.0], [0.6, nan, 0.0], [0.98, nan, 0.3], 0.0)
     """
     samples = counts.sum(axis=1).astype(np.float64)
     n = np.where(samples > 0, samples, np.nan)
     share = np.diagonal(counts) / n
     middle = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
     half = Z / (1 + Z * Z / n) * np.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-    return share, middle - half, middle + half
+    return share, np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
