@@ -14,7 +14,7 @@ from fedray.core.errors import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.classification import ANOMALY_Z
 from fedray.report import curves, pictures
-from fedray.report.read import ReadRun, pivot_rounds
+from fedray.report.read import ReadRun, list_personal_runs, pivot_rounds
 from fedray.scenario.loader import tier_counts
 from fedray.scenario.sections import TierKeys
 
@@ -398,6 +398,7 @@ def figure_classes(run: ReadRun) -> Figure | None:
     found = read_class_names(run, len(counts))
     names, right = [found[i] for i in order], share[order]
     title = f"Hardest class: {names[-1]}, {format_number(float(right[-1]), 'accuracy')} of it is answered rightly"
+    title += " by the common answer" * bool(list_personal_runs([run]))
     size = (pictures.WIDE, 3.2) if len(order) > WIDE_FROM else (pictures.NARROW, 3.8)
     figure, axes = pictures.make_canvas(title, size=size)
     error = np.maximum(np.stack([right - low[order], high[order] - right]), 0.0)

@@ -16,7 +16,7 @@ from fedray.core.errors import choose_unit, format_bytes, format_number, format_
 from fedray.core.types import BoolArray, FloatArray, IntArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
-from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
+from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, name_compared, pivot_rounds
 from fedray.scenario.shipped import find_last_phase_start
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -388,9 +388,10 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.4, label=name)
     mark_best(axes, curve, run.metric, find_last_phase_start(run.scenario))
-    personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
+    personal = run.curve(f"personal_{run.metric}")
     if personal is not None:
-        look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
+        label = name_score(f"personal_{run.metric}")
+        look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": label}
         axes.plot(personal.round, personal.mean, "--", **look)
     axes.set_xlabel(label_rounds(run))
     pictures.use_whole_numbers(axes.xaxis)
@@ -555,7 +556,14 @@ def count_rounds(run: ReadRun, number: float) -> str:
 
 
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
-    what = name_score(run.metric)
+    """Returns the title of the picture of a run's headline metric over rounds.
+
+    Example:
+        >>> run = ReadRun("one", {"method": "fedrep"}, "", {}, {}, {}, None, None, {})
+        >>> _rounds_title(run, Curve(np.array([5.0]), np.array([[0.3]])))
+        'Accuracy of the common answer is 30.0 % after 5 rounds'
+    """
+    what = name_compared([run], run.metric)
     end = format_number(float(curve.mean[-1]), run.metric)
     after = f"after {count_rounds(run, float(curve.round[-1]))}"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")
