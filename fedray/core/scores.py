@@ -68,7 +68,7 @@ SCORES = {
         SHARE,
         HIGHER,
         "personalized accuracy",
-        "mean accuracy of the known clients, each with its own weights or models",
+        "mean accuracy of the known clients, each with its own weights or models, if it has any",
     ),
     "personal_p10": Score(
         SHARE, HIGHER, "personalized accuracy, 10th percentile", "10th percentile of the known clients' accuracies"

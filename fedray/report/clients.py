@@ -14,7 +14,9 @@ from fedray.core.errors import format_number, name_score
 from fedray.core.types import FloatArray, IntArray
 from fedray.metrics.classification import ANOMALY_Z
 from fedray.report import curves, pictures
-from fedray.report.read import ReadRun, pivot_rounds
+from fedray.report.read import ReadRun, list_personal_runs, pivot_rounds
+from fedray.scenario.loader import tier_counts
+from fedray.scenario.sections import TierKeys
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures of the quality of the final predictions: confusion, calibration, and the pictures of regression.
@@ -396,6 +398,7 @@ def figure_classes(run: ReadRun) -> Figure | None:
     found = read_class_names(run, len(counts))
     names, right = [found[i] for i in order], share[order]
     title = f"Hardest class: {names[-1]}, {format_number(float(right[-1]), 'accuracy')} of it is answered rightly"
+    title += " by the common answer" * bool(list_personal_runs([run]))
     size = (pictures.WIDE, 3.2) if len(order) > WIDE_FROM else (pictures.NARROW, 3.8)
     figure, axes = pictures.make_canvas(title, size=size)
     error = np.maximum(np.stack([right - low[order], high[order] - right]), 0.0)
@@ -411,15 +414,21 @@ def figure_classes(run: ReadRun) -> Figure | None:
 
 
 def figure_tiers(run: ReadRun) -> Figure | None:
-    """Draws the score of each client as a dot, tier by tier, and the mean of each tier."""
+    """Draws the score of each client as a dot, tier by tier, and the mean of each tier. Clients may have no jobs.
+
+    Example:
+        >>> keys = {"clients": {"tiers": {"strong": {"number": 2}, "weak": {}}}}
+        >>> values = {"client_accuracy": np.array([0.5, 0.7, 0.1])}
+        >>> figure_tiers(ReadRun("one", keys, "", {}, {}, {}, None, None, values)).get_label()
+        "Mean accuracy of the tiers' clients: strong 60.0 %, weak 10.0 %"
+    """
     name = "accuracy" if "client_accuracy" in run.pictures else "rmse"
-    values, table = run.pictures.get(f"client_{name}"), run.first_world()
-    if values is None or table is None or len(run.tiers) < 2:
+    values, tiers = run.pictures.get(f"client_{name}"), run.client_keys.get("tiers") or {}
+    if values is None or len(tiers) < 2:
         return None
-    client, tier = table["client"].to_numpy(), np.array(table["tier"].to_pylist())
-    if int(client.max(initial=0)) >= len(values):  # with data.test_clients, trained clients have no test rows
-        return None
-    each = {one: values[np.unique(client[tier == one])] for one in run.tiers}
+    given = {one: TierKeys(share=keys.get("share"), number=keys.get("number")) for one, keys in tiers.items()}
+    numbers = tier_counts(given, len(values))
+    each = dict(zip(numbers, np.split(values, np.cumsum([*numbers.values()])[:-1]), strict=True))
     groups = {one: found[np.isfinite(found)] for one, found in each.items() if np.isfinite(found).any()}
     if len(groups) < 2 or np.ptp(np.concatenate(list(groups.values()))) == 0:
         return None
@@ -442,11 +451,26 @@ def figure_tiers(run: ReadRun) -> Figure | None:
 
 
 def figure_tier_rounds(run: ReadRun) -> Figure | None:
-    """Draws the mean score of each tier over the rounds, from the clients that `evaluate.clients` records."""
+    """Draws the mean score of each tier over the rounds, from the clients that `evaluate.clients` records.
+
+    Example:
+        The lines of two tiers are drawn if they differ.
+
+        >>> import pyarrow as pa
+        >>> table = {"round": [0, 0, 1, 1], "tier": ["a", "b"] * 2, "replicate": [0] * 4, "fold": [0] * 4}
+        >>> tables = [pa.table(table | {"accuracy": [0.1, 0.1, 0.5, last]}) for last in (0.7, 0.5)]
+        >>> keys = {"clients": {"tiers": {"a": {}, "b": {}}}}
+        >>> runs = [ReadRun("one", keys, "", {}, {}, {}, None, None, {}, each) for each in tables]
+        >>> figure_tier_rounds(runs[0]).get_label(), figure_tier_rounds(runs[1])
+        ('The tiers end at a 50.0 %, b 70.0 %', None)
+    """
     if run.client_scores is None or run.metric not in run.client_scores.column_names:
         return None
     keys = ["tier", "replicate", "fold", "round"]
     means = run.client_scores.to_pandas().groupby(keys, as_index=False)[run.metric].mean()
+    ends = means.groupby(keys[1:])[run.metric].agg(["min", "max"])
+    if np.allclose(ends["min"], ends["max"], equal_nan=True):  # all tiers have the same line
+        return None
     tiers = {tier: means[means["tier"] == tier] for tier in run.tiers}
     found = {tier: pivot_rounds(each, each[run.metric]) for tier, each in tiers.items()}
     lines = {tier: curve for tier, curve in found.items() if curve is not None}
@@ -475,16 +499,18 @@ def measure_classes(counts: NDArray[Any]) -> tuple[FloatArray, FloatArray, Float
     Source: Wilson, "Probable inference", Journal of the American Statistical Association 22 (1927).
 
     Example:
-        >>> share, low, high = measure_classes(np.array([[9, 1], [0, 0]]))  # nobody has the second class
-        >>> share.tolist(), low.round(2).tolist(), high.round(2).tolist()
-        ([0.9, nan], [0.6, nan], [0.98, nan])
+        Nobody has the second class, and no sample of the third is answered rightly.
+
+        >>> share, low, high = measure_classes(np.array([[9, 1, 0], [0, 0, 0], [4, 5, 0]]))
+        >>> share.tolist(), low.round(2).tolist(), high.round(2).tolist(), float(low[2])
+        ([0.9, nan, 0.0], [0.6, nan, 0.0], [0.98, nan, 0.3], 0.0)
     """
     samples = counts.sum(axis=1).astype(np.float64)
     n = np.where(samples > 0, samples, np.nan)
     share = np.diagonal(counts) / n
     middle = (share + Z * Z / (2 * n)) / (1 + Z * Z / n)
     half = Z / (1 + Z * Z / n) * np.sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-    return share, middle - half, middle + half
+    return share, np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -531,7 +557,13 @@ MOST_NAMED_CLIENTS = 8
 
 
 def figure_drift(run: ReadRun) -> Figure | None:
-    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high or low."""
+    """Draws the sorted drift scores of the clients. Names the clients whose scores are unusually high or low.
+
+    Example:
+        >>> scores = {"client_scores": np.array([2.0, -0.5, -0.5, -0.5, -0.5])}
+        >>> figure_drift(ReadRun("one", {}, "", {}, {}, {}, None, None, scores)).get_label()
+        'Clients with a drift score beyond 3 standard deviations: 0 of 5 (possible from 11 clients on)'
+    """
     found = sort_clients(run.pictures.get("client_scores"))
     if found is None:
         return None
@@ -539,6 +571,8 @@ def figure_drift(run: ReadRun) -> Figure | None:
     anomaly = np.abs(z) > ANOMALY_Z
     number = int(anomaly.sum())
     title = f"Clients with a drift score beyond {ANOMALY_Z:.0f} standard deviations: {number} of {len(z)}"
+    if len(z) <= ANOMALY_Z**2 + 1:
+        title += f" (possible from {ANOMALY_Z**2 + 2:.0f} clients on)"
     figure, axes = pictures.make_canvas(title, size=(pictures.NARROW, 3.4))
     draw_sorted_bars(axes, np.where(anomaly, z, 0.0), pictures.ORANGE)
     draw_sorted_bars(axes, np.where(anomaly, 0.0, z), pictures.PALETTE[8])

@@ -349,7 +349,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
     lines: list[Line] = [(i, name, each) for i, name, each in found if each is not None]
     if not lines or metric in read.CONTEXT:
         return None
-    word, wide, alone = name_score(metric), what == "rounds", len(runs) == 1
+    word, wide, alone = read.name_compared(runs, metric), what == "rounds", len(runs) == 1
     word = word[0].upper() + word[1:]
     title = word + {"bytes": " for its bytes", "seconds": " for its virtual time"}.get(what, "")
     if alone:

@@ -16,7 +16,7 @@ from fedray.core.errors import choose_unit, format_bytes, format_number, format_
 from fedray.core.types import BoolArray, FloatArray, IntArray
 from fedray.metrics.scores import lower_is_better
 from fedray.report import pictures
-from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, pivot_rounds
+from fedray.report.read import BYTES, SECONDS, Curve, ReadRun, name_compared, pivot_rounds
 from fedray.scenario.shipped import find_last_phase_start
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -31,7 +31,15 @@ EQUAL_SHARE = 0.99  # a client with this share of the slowest client's seconds d
 def figure_assignment(run: ReadRun) -> Figure | None:
     """Draws a cell for each client and round, in the colors of the models that the client trained.
 
-    Clients are grouped by their true clusters. If these are not known, clients are grouped by their tiers.
+    Clients are grouped by their true clusters. If these are not known, clients are grouped by their tiers. Clients
+    without jobs are left out, and the title says so.
+
+    Example:
+        >>> jobs = {name: [1, 1] for name in ("replicate", "fold", "round")} | {"client": [0, 3], "model": [0, 1]}
+        >>> jobs |= {"tier": ["client"] * 2, "status": ["ok"] * 2}
+        >>> run = ReadRun("one", {"clients": {"number": 5}}, "", {}, {}, {}, None, pa.table(jobs), {})
+        >>> figure_assignment(run).get_label()
+        'Clients: 2, models: 2; who trains which (2 of 5 clients)'
     """
     table = run.first_world()
     if table is None:
@@ -50,13 +58,14 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     else:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))
         groups = [str(of[i]) for i in shown.tolist()]
-        order = np.argsort([run.tiers.index(tier) for tier in groups], kind="stable")
+        order = np.arange(len(shown))  # the clients of a tier follow each other
     row, faint = np.argsort(order)[np.searchsorted(shown, client[keep])], ~mark_used_jobs(table)[keep]
     size = (len(shown), wide)
     image = _paint_cells(row, round_[keep] - first, model[keep], faint=faint, shape=size, models=run.trained)
     if len(np.unique(image.reshape(-1, 4), axis=0)) == 1:  # every client trains every model in every round
         return None
-    limits = [f"{len(shown)} of {len(everyone)} clients"] * (len(shown) < len(everyone))
+    number = run.client_keys.get("number") or len(everyone)
+    limits = [f"{len(shown)} of {number} clients"] * (len(shown) < number)
     limits += [f"first {wide} of {total} rounds"] * (wide < total)
     note = f" ({', '.join(limits)})" if limits else ""
     title = f"Clients: {len(shown)}, models: {run.trained}; who trains which{note}"
@@ -111,7 +120,7 @@ def figure_traffic(run: ReadRun) -> Figure | None:
         return None
     columns, tiers = ("up_bytes", "down_bytes"), run.tiers
     sums = run.clients.group_by("tier").aggregate([(name, "sum") for name in columns]).to_pandas().set_index("tier")
-    up, down = (sums.loc[tiers, f"{name}_sum"].to_numpy(float) / run.worlds for name in columns)
+    up, down = (sums[f"{name}_sum"].reindex(tiers, fill_value=0).to_numpy(float) / run.worlds for name in columns)
     if len(tiers) < 2 or np.ptp(np.concatenate([up, down])) == 0:  # the cards show it as two numbers
         return None
     share = float((up + down).max() / max(float((up + down).sum()), 1.0))
@@ -196,14 +205,13 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     """Draws the jobs of the last round, one lane per client. Leaves out jobs whose training was not used.
 
     The jobs of a client are drawn in sequence. If the client's tier trains models side by side, its jobs are drawn side
-    by side.
+    by side. If the round lasted until the deadline, because an upload was missing, the picture reaches to the deadline.
     """
     table = keep_used_jobs(run.first_world())
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
-    given: Any = run.scenario.get("clients")
-    tiers = given.get("tiers") or {} if isinstance(given, dict) else {}
+    tiers = run.client_keys.get("tiers") or {}
     together = jobs["tier"].isin([name for name, one in tiers.items() if one and one.get("side_by_side")])
     of = jobs.groupby("client")["sim_seconds"]
     jobs["start"] = (of.cumsum() - jobs["sim_seconds"]).where(~together, 0.0)
@@ -215,15 +223,47 @@ def figure_gantt(run: ReadRun) -> Figure | None:
         return None
     tier = jobs.groupby("client")["tier"].first()
     name = f"client {slowest}" + (f" ({tier[slowest]})" if len(run.tiers) > 1 else "")
-    title = f"Round {jobs['round'].iloc[0]} waits {format_seconds(float(done[slowest]))} for {name}; "
-    title += f"half the clients are done after {format_seconds(half)}"
+    number = int(jobs["round"].iloc[0])
+    deadline = find_missed_deadline(run, number)
+    end = float(done[slowest]) if deadline is None else deadline
+    what = f"waits {format_seconds(end)} for {name}; half the clients"
+    if deadline is not None:
+        what = f"lasts until the deadline, {format_seconds(end)}; half of those who came"
+    title = f"Round {number} {what} are done after {format_seconds(half)}"
     lanes = pd.DataFrame({"tier": tier.map(run.tiers.index), "wait": -done}).sort_values(["tier", "wait"]).index
     figure, axes, shown = draw_lanes(run, title, jobs, lanes.to_numpy(), named=int(slowest))
-    axes.set_xlim(0, done[slowest] * 1.01)
+    axes.set_xlim(0, end * 1.01)
     mark_groups(axes, [tier[i] for i in shown])
     axes.axvline(half, **pictures.DASHED)
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     return figure
+
+
+def find_missed_deadline(run: ReadRun, number: int) -> float | None:
+    """Returns `participation.deadline`, in virtual seconds, if the round `number` lasted until it, or else None.
+
+    A round lasts until the deadline if an upload is missing. With over-commitment enough others may have come before
+    it. Only the length of the round shows this, and it is known if the round before was evaluated.
+
+    Example:
+        >>> jobs = pa.table({"replicate": [0, 0], "fold": [0, 0], "round": [1, 1], "status": ["ok", "dropped"]})
+        >>> rounds = {"round": np.arange(2.0), "sim_seconds": np.array([0.0, 3.0])}
+        >>> rounds["replicate"] = rounds["fold"] = np.zeros(2)
+        >>> keys = [{"participation": {"deadline": 8.0, "overcommit": share}} for share in (1.0, 1.5)]
+        >>> [find_missed_deadline(ReadRun("one", each, "", {}, {}, rounds, None, jobs, {}), 1) for each in keys]
+        [8.0, None]
+    """
+    rule, table = run.scenario.get("participation") or {}, run.first_world()
+    if table is None or rule.get("deadline") is None:
+        return None
+    deadline, status = float(rule["deadline"]), table.filter(pc.equal(table["round"], number))["status"].to_pylist()
+    if not {"dropped", "past deadline"} & {*status}:
+        return None
+    if rule.get("overcommit", 1.0) > 1:
+        ends = pd.DataFrame(run.rounds).set_index(["replicate", "fold", "round"])["sim_seconds"]
+        length = ends.loc[ends.index.min()[:2]].reindex([number - 1, number]).diff().iloc[1]
+        return deadline if length >= EQUAL_SHARE * deadline else None
+    return deadline
 
 
 def draw_lanes(
@@ -348,9 +388,10 @@ def figure_rounds(run: ReadRun) -> Figure | None:
     name = "the model" if single else "ensemble"
     draw_mean_line(axes, curve.round, curve, color=pictures.INK, width=2.4, label=name)
     mark_best(axes, curve, run.metric, find_last_phase_start(run.scenario))
-    personal = run.curve("personal_accuracy") if run.metric == "accuracy" else None
+    personal = run.curve(f"personal_{run.metric}")
     if personal is not None:
-        look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": name_score("personal_accuracy")}
+        label = name_score(f"personal_{run.metric}")
+        look: dict[str, Any] = {"color": pictures.MUTED, "linewidth": 1.4, "label": label}
         axes.plot(personal.round, personal.mean, "--", **look)
     axes.set_xlabel(label_rounds(run))
     pictures.use_whole_numbers(axes.xaxis)
@@ -515,7 +556,14 @@ def count_rounds(run: ReadRun, number: float) -> str:
 
 
 def _rounds_title(run: ReadRun, curve: Curve) -> str:
-    what = name_score(run.metric)
+    """Returns the title of the picture of a run's headline metric over rounds.
+
+    Example:
+        >>> run = ReadRun("one", {"method": "fedrep"}, "", {}, {}, {}, None, None, {})
+        >>> _rounds_title(run, Curve(np.array([5.0]), np.array([[0.3]])))
+        'Accuracy of the common answer is 30.0 % after 5 rounds'
+    """
+    what = name_compared([run], run.metric)
     end = format_number(float(curve.mean[-1]), run.metric)
     after = f"after {count_rounds(run, float(curve.round[-1]))}"
     best = run.curve("accuracy_max" if run.metric == "accuracy" else "rmse_min")

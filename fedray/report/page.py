@@ -155,11 +155,12 @@ BUDGET_NOTE = (
 )
 CONFUSION_NOTE = f"Up to {clients.MOST_WRITTEN_CLASSES} classes: numbers, in percent of the row; 0 is left empty."
 SECONDS_NOTE = "A round lasts as long as its slowest counted client; without rounds it is a server step."
-TIERS_NOTE = "A dot is a client with its own weights over the models; line: the mean of the tier."
+TIERS_NOTE = "A dot is a client; line: the mean of the tier."
 LOSS_NOTE = (
     "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
     "model is still learning while it is measured."
 )
+OWN_NOTE = "Each client answers with its own weights or models where it has some, else with the answer that all share."
 DRIFT_NOTE = (
     "Drift of data, measured without labels: how much the models disagree on the client's data (the entropy of their "
     "mean answer minus the mean of their entropies; in a regression the variance of their means), as its distance from "
@@ -208,7 +209,10 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (clients.figure_graph, "Larger and darker: held and trained a model more often."),
             (clients.figure_visits, "Line: the share that an endless walk would spend there."),
-            (curves.figure_assignment, "Faint: the job did not finish. Empty: the client took no part."),
+            (
+                curves.figure_assignment,
+                "Faint: the job did not finish. Empty: the client took no part. Who never did has no row.",
+            ),
             (curves.figure_gantt, "Dashed: half of the clients are done."),
             (curves.figure_flights, "The last jobs of the first replicate whose uploads were used."),
             (curves.figure_staleness, "The last bar also holds what came later."),
@@ -220,7 +224,7 @@ SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
         (
             (clients.figure_data, ""),
             (clients.figure_weights, "Each column adds up to 100 %."),
-            (clients.figure_clients, "Each client answers with its own weights or models."),
+            (clients.figure_clients, OWN_NOTE),
             (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
             (clients.figure_tiers, TIERS_NOTE),
             (clients.figure_conformal, SETS_NOTE),
@@ -303,8 +307,7 @@ def list_run_facts(run: ReadRun) -> list[tuple[str, str]]:
     for key in ("method", "data", "model"):
         value = scenario.get(key) or ""
         names[key] = value.get("object") or value.get("name", "") if isinstance(value, dict) else value
-    clients = run.scenario.get("clients")
-    number = clients.get("number") if isinstance(clients, dict) else None
+    number = run.client_keys.get("number")
     tiers = f" in {len(run.tiers)} tiers ({', '.join(run.tiers)})" if len(run.tiers) > 1 else ""
     found = {
         **names,

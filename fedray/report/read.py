@@ -140,12 +140,18 @@ class ReadRun:
         )
 
     @property
+    def client_keys(self) -> Mapping[str, Any]:
+        """Returns the section `clients` of the scenario. It is empty if the scenario has no such section."""
+        found = self.scenario.get("clients")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def tiers(self) -> list[str]:
-        """Returns the names of the tiers, in the order of their clients."""
-        if self.clients is None:
-            return []
-        first = self.clients.group_by("tier").aggregate([("client", "min")]).sort_by("client_min")
-        return [str(name) for name in first["tier"].to_pylist()]
+        """Returns the names of the tiers, in the order of their clients. Tiers without jobs are included.
+
+        A scenario without tiers has the single tier `client`.
+        """
+        return list(self.client_keys.get("tiers") or ("client",))
 
     def curve(self, column: str) -> Curve | None:
         """Returns a column of `rounds.parquet`, or the bytes up and down, as a curve.

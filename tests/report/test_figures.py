@@ -65,8 +65,7 @@ def set_columns(run: ReadRun, **columns: Any) -> ReadRun:
 def test_every_figure_is_there_or_its_data_is_not(folder: Path, name: str, absent: set[Any]) -> None:
     run = read_run(folder / name)
     assert {draw for draw in DRAWS if draw(run) is not None} == set(DRAWS) - absent - OF_OTHERS
-    empty = ReadRun("empty", {}, "", {}, {}, {}, None, None, {})
-    assert all(draw(empty) is None for draw in DRAWS)
+    assert all(draw(bare_run()) is None for draw in DRAWS)
 
 
 def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
@@ -81,8 +80,7 @@ def test_pictures_with_nothing_to_compare_are_left_out(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", clients=6, models=1, rounds=4))
     n = len(run.clients or ())
     same = set_columns(replace(run, pictures={}), tier=["all"] * n, status=["ok"] * n, sim_seconds=[1.0] * n)
-    draws = (curves.figure_assignment, curves.figure_traffic, curves.figure_gantt)
-    assert [draw(same) for draw in draws] == [None] * 3
+    assert not any(draw(same) for draw in (curves.figure_assignment, curves.figure_traffic, curves.figure_gantt))
 
 
 def test_a_stack_shows_what_it_gained_and_who_speaks_against_a_class(classes: ReadRun) -> None:
@@ -133,15 +131,18 @@ def test_jobs_of_a_client_follow_each_other_unless_side_by_side(monkeypatch: pyt
     monkeypatch.setattr(curves, "MOST_LANES", 1)  # and one for the client that the title names
     columns = {"client": [3, 3, 5, 5], "model": [0, 1, 0, 1], "sim_seconds": [1.0, 2.0, 4.0, 1.0]}
     columns |= {"tier": ["slow", "slow", "wide", "wide"], "status": ["ok"] * 4, "round": [1] * 4}
-    table = pa.table({**columns, "replicate": [0] * 4, "fold": [0] * 4})
-    keys = {"clients": {"tiers": {"slow": {}, "wide": {"side_by_side": True}}}}
-    figure = curves.figure_gantt(ReadRun("run", keys, "", {}, {}, {}, None, table, {}))
+    columns |= {"replicate": [0] * 4, "fold": [0] * 4}
+    keys = {"clients": {"tiers": {"slow": {}, "wide": {"side_by_side": True}}}, "participation": {"deadline": 9.0}}
+    run = ReadRun("run", keys, "", {}, {}, {}, None, pa.table(columns), {})
+    figure = curves.figure_gantt(run)
     assert figure is not None and "waits 4 s for client 5 (wide)" in str(figure.get_label())
     bars = [np.asarray(patch.get_path().vertices).reshape(-1, 5, 2) for patch in figure.axes[0].patches]
     assert [each[:, 0, 0].tolist() for each in bars] == [[0.0, 0.0], [1.0, 0.0]]  # starts, model by model
     assert [each[:, 2, 0].tolist() for each in bars] == [[1.0, 4.0], [3.0, 1.0]]  # ends
     assert np.allclose([each[:, 2, 1] - each[:, 0, 1] for each in bars], [[0.8, 0.4]] * 2)  # heights
     assert all(trace["lying"] for trace in pictures.read_panels(figure)[0]["traces"])
+    missed = curves.figure_gantt(set_columns(run, status=["dropped", *["ok"] * 3]))
+    assert missed is not None and str(missed.get_label()).startswith("Round 1 lasts until the deadline, 9 s; half")
 
 
 def test_nobody_waits_for_a_client_that_came_late(classes: ReadRun) -> None:
@@ -152,8 +153,7 @@ def test_nobody_waits_for_a_client_that_came_late(classes: ReadRun) -> None:
     status = np.where(late, "late", table["status"].to_pylist()).tolist()
     changed = set_columns(classes, sim_seconds=np.where(late, 1e6, table["sim_seconds"]), status=status)
     waits, before = curves.figure_gantt(changed), curves.figure_gantt(classes)
-    assert waits is not None and before is not None
-    assert waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
+    assert waits is not None and before is not None and waits.axes[0].get_xlim()[1] <= before.axes[0].get_xlim()[1]
     assert str(client) not in str(waits.get_label()).partition(";")[0].split()
 
 
@@ -208,9 +208,8 @@ def test_clients_without_rows_are_left_out_and_one_client_is_no_comparison() -> 
 
 
 def test_the_curve_of_a_tier_is_the_mean_of_its_clients(tmp_path: Path) -> None:
-    tiers = {"strong": {"number": 2}, "weak": {}}
-    keys = {"rounds": 2, "replicates": 2, "clients": {"tiers": tiers}, "evaluate": {"clients": "all"}}
-    run = fedray.run(scenario(keys), out=tmp_path / "run")
+    keys = {"rounds": 2, "replicates": 2, "clients": {"tiers": {"strong": {"number": 2}, "weak": {}}}}
+    run = fedray.run(scenario(keys, {"evaluate": {"clients": "all"}}), out=tmp_path / "run")
     frame, figure = run.client_scores.to_pandas(), clients.figure_tier_rounds(read_run(run.path))
     assert figure is not None
     lines = {str(line.get_label()): line for line in figure.axes[0].lines}

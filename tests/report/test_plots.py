@@ -30,8 +30,9 @@ def test_the_curve_is_that_of_the_run(run: fedray.Run) -> None:
 
 def test_the_default_picture_of_a_regression_was_its_accuracy(tmp_path: Path) -> None:
     keys = {"data": {"name": "sine"}, "clients": 2, "rounds": 1, "method": "fedavg", "runtime": "inline"}
-    run = fedray.run(keys, out=tmp_path / "run")
+    run = fedray.run(keys, evaluate__personal=True, out=tmp_path / "run")
     assert run.plot().get_suptitle() == run.plot("rmse").get_suptitle()
+    assert "personalized RMSE" in [line.get_label() for line in run.plot().axes[0].lines]
     with pytest.raises(BadInput, match="'accuracy': there is no such picture"):
         run.plot("accuracy")
     assert all(run.plot(name).axes for name in ("pit", "crps"))
