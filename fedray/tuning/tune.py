@@ -22,7 +22,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested
-from fedray.scenario.loader import find_acting_keys, read_scenario
+from fedray.scenario.loader import find_acting_keys, import_first, read_scenario
 from fedray.storage import directory
 from fedray.storage import summary as records
 from fedray.storage.checkpoint import write_parquet
@@ -299,6 +299,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(own.modules)
     if resume := resume and directory.has_sweep(folder):
+        import_first(nested.read_mapping(folder / directory.COPY)[1].get("scenario", {}))
         records.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
@@ -504,6 +505,7 @@ class SweepResult:
                 f"{self.path} has no {journal.name}, its study is in another storage: `fedray tune ... --resume "
                 "--storage URL` draws the report"
             )
+        records.refuse_missing_names(self.path)
         sweep = read_sweep(nested.read_mapping(self.path / directory.COPY)[1], imports=False)
         with optuna_study.explain_storage(str(journal)):
             study = optuna.load_study(study_name=sweep.name, storage=optuna_study.open_storage(str(journal)))
