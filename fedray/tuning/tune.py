@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, quote_value, suggest_nearest, warn_user
+from fedray.evaluation.evaluate import list_scored_tiers
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
@@ -309,7 +310,8 @@ def run_sweep(
     search.refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
     study = build_study(base, own)
-    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
+    tiers = [tier.name for tier in list_scored_tiers(study)]
+    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics, tiers)
     if not study.classes:
         warn_of_missing_noise(sweep)
     limit, points = search.count_planned_trials(sweep, trials)
