@@ -168,7 +168,7 @@ def _read_arguments(
     keys, unseen = list_given(scenario), "data.test_clients"
     if given.get("data") is not None and unseen in keys:
         dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
-    own = take_objects(given, dotted, modules)
+    own = take_objects(given, dotted, modules, file=keys)
     by_client = own.data is not None and own.data.train.group is not None
     if by_client and own.partition is None and not any(key.startswith("data.partition") for key in (*keys, *dotted)):
         dotted["data.partition"] = {"name": "natural"}

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedray.assembly.registry import check_code
-from fedray.core.errors import BadInput
+from fedray.core.errors import BadInput, warn_user
 from fedray.core.method import Answer, Compressed, Local, Method, Phase, Piece
 from fedray.core.sums import Counts, ExactSum, Kept, Largest, add_stats
 from fedray.core.types import Clients, FloatArray, Plan, State, Stats, Uploads
@@ -19,7 +19,7 @@ from fedray.features.correction import Correction
 from fedray.features.measure import ClientSums, Measure
 from fedray.features.stacking import Stack
 from fedray.methods.setting import Setting
-from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_alike, is_changed, mark
+from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_alike, is_changed, mark, uses
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,6 +281,8 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 def refuse_unread_code(given: Local, method: Method) -> None:
     """Raises an error if a user's method does not use the loss, optimizer or augmentations of the scenario.
 
+    Warns if the method has its own object instead, which does not call the scenario's, or its own `local.pull`.
+
     Raises:
         BadInput: The method does not use one of these objects. The message names the key of this object.
 
@@ -293,12 +295,21 @@ def refuse_unread_code(given: Local, method: Method) -> None:
         Traceback (most recent call last):
         fedray.core.errors.BadInput: local.loss is given, but own does not read it: make its local with replace(...
     """
+    if method.parts:
+        return
+    local = method.phase.local
+    replaced = ["pull"] if given.pull and local.pull != given.pull else []
     for key, field in (("loss", "loss"), ("optimizer", "step"), ("augment", "augment")):
-        if getattr(given, field) and not method.parts and not getattr(method.phase.local, field):
+        code, its = getattr(given, field), getattr(local, field)
+        if code and not its:
             raise BadInput(
                 f"local.{key} is given, but {method.name} does not read it: make its local with "
                 "replace(setting.local, ...), or leave it out"
             )
+        replaced += [key] if code and not uses(its, code) else []
+    if replaced:
+        keys = " and ".join(f"local.{key}" for key in replaced)
+        warn_user(f"{keys}: {method.name} has its own, which takes the place of what is given: leave that out")
 
 
 NOT_OF_PARTS = (  # fields of a phase that have no effect if the method has parts

@@ -26,7 +26,7 @@ from fedray.models.nets import BUILDERS
 from fedray.own_code import user_code
 from fedray.scenario import names
 from fedray.scenario.names import KINDS, Kind, as_list
-from fedray.scenario.options import describe_method
+from fedray.scenario.options import describe_method, list_options
 from fedray.scenario.rows import refuse_idle_objects, value_at
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import CLIENT_KINDS
@@ -328,6 +328,7 @@ def take_objects(
     keys: dict[str, Any] | None = None,
     modules: tuple[str, ...] = (),
     reading: Mapping[str, Any] | None = None,
+    file: Mapping[str, Any] | None = None,
 ) -> UserObjects:
     """Checks and returns the user's objects. Names and mappings that the user passes become keys of the scenario.
 
@@ -337,6 +338,7 @@ def take_objects(
             data. None means that `given` has only objects.
         modules: The user's modules, which each process imports first.
         reading: The arguments for reading the data, if the data are no `Dataset`. They are used only if `keys` is None.
+        file: The keys of the scenario by dotted key, without overrides.
 
     Raises:
         BadInput: An object cannot be used, or `keys` already has a value for the same purpose.
@@ -365,7 +367,7 @@ def take_objects(
             found[kind.given] = _check_object(kind, thing)
     if keys is not None:
         for kind in (kind for kind in KINDS.values() if kind.given in found):
-            _refuse_options(kind, keys)
+            _refuse_options(kind, keys, file or {})
         if is_partitioner(found.get("partition")):  # the partitioner decides the number of clients
             keys["data.partition.object"] = user_code.name_callable(found["partition"])
         reading = take_data_options(found["data"], keys, section_fields("data")) if "data" in found else {}
@@ -385,16 +387,17 @@ def _is_named(kind: Kind, thing: Any) -> bool:
     return isinstance(thing, str | Mapping)
 
 
-def _refuse_options(kind: Kind, keys: Mapping[str, Any]) -> None:
+def _refuse_options(kind: Kind, keys: Mapping[str, Any], file: Mapping[str, Any]) -> None:
     """Raises `BadInput` if keys set options of a method or network that the user passes as a function.
 
-    Only registered functions have options. A scenario file may still set options of the method or network that the
-    function replaces.
+    Only registered functions have options. The options of the method or network that the function replaces may still be
+    set. `file` has the keys of the scenario, which names it.
     """
     if kind.word not in ("method", "model"):
         return
-    known = {*section_fields(kind.section), *(option for spec in kind.specs.values() for option in spec.options)}
-    for key in (key for key in keys if key.startswith(f"{kind.section}.") and key.split(".")[1] not in known):
+    known = {*section_fields(kind.section), *list_options(kind.word, str(file.get(kind.key, kind.default)))[0]}
+    set_now = (key for key, value in keys.items() if value is not None and key.startswith(f"{kind.section}."))
+    for key in (key for key in set_now if key.split(".")[1] not in known):
         raise BadInput(
             f"{key} = {quote_value(keys[key])}: a {kind.word} that is passed as a function has no options: bind it "
             f"with functools.partial, or name it with fedray.register({kind.word!r}, NAME, FUNCTION, options=...)"

@@ -232,7 +232,7 @@ def table_command(
     modules: tuple[str, ...],
 ) -> None:
     """Run every cell of a scenario's table, and write table.md, table.tex, table.parquet and report.html."""
-    from fedray.scenario.loader import import_first, read_scenario
+    from fedray.scenario.loader import import_first, read_scenario, warn_of_own_cells
     from fedray.scenario.shipped import find_scenario_file
 
     plain.confirm_writable(out)
@@ -240,6 +240,7 @@ def table_command(
     wanted = read_scenario(find_scenario_file(scenario), [*overrides, *["report=false"] * no_report])
     if not wanted.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
+    warn_of_own_cells(wanted, overrides)
     from fedray.experiments.table import run_table
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}

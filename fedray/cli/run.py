@@ -243,7 +243,7 @@ def check_command(
 
     SCENARIO is a YAML file, or a name that `fedray scenarios` lists. KEY=VALUE changes a key of the scenario.
     """
-    from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario
+    from fedray.scenario.loader import dump_scenario, import_first, read_cells, read_scenario, warn_of_own_cells
     from fedray.scenario.shipped import find_scenario_file
 
     if plot is not None:
@@ -251,6 +251,7 @@ def check_command(
     path = find_scenario_file(scenario)
     import_first(path, modules)
     wanted = read_scenario(path, overrides)
+    warn_of_own_cells(wanted, overrides)
     address = find_address(wanted.runtime, address)
     with import_quickly():
         from fedray.experiments.check import explain_scenario

@@ -17,7 +17,7 @@ from fedray.assembly.study import build_study
 from fedray.core import sums
 from fedray.core.errors import format_bytes, quote_value
 from fedray.core.method import Local, RateSchedule
-from fedray.core.types import SPARSE_KINDS, Clients, Tier
+from fedray.core.types import SPARSE_KINDS, Clients, IntArray, Tier
 from fedray.data.forms.rows import GIVEN_ROW
 from fedray.data.shards import StoredShards
 from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
@@ -26,6 +26,7 @@ from fedray.runtime.placement import ACTOR_GB, Node, plan_actors
 from fedray.scenario.loader import tier_table
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
+from fedray.simulation.devices import Devices
 from fedray.simulation.rounds import count_bytes, job_traffic
 from fedray.simulation.study import Study, choose_study_engine, cost_answer
 
@@ -256,7 +257,11 @@ def list_scenario_facts(
         degree = np.bincount(phase.walk.edges.ravel(), minlength=study.clients.number)
         edges = f"{len(phase.walk.edges):,} edges, {degree.min()} to {degree.max()} a client"
         facts.append(("graph", f"{keys.graph.kind}, {edges}, {keys.graph.transition} steps"))
-    return facts + [(f"tier {tier.name}", _describe_tier(tier, phase.models)) for tier in study.clients.tiers]
+    tier_of = study.clients.tier_of(np.arange(study.clients.number))
+    return facts + [
+        (f"tier {tier.name}", _describe_tier(tier, phase.models, study.devices, np.flatnonzero(tier_of == t)))
+        for t, tier in enumerate(study.clients.tiers)
+    ]
 
 
 def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:
@@ -279,18 +284,30 @@ def _list_networks(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]
             yield "votes", f"{part.voter.name}: every client fits its own, its bytes are not counted"
 
 
-def _describe_tier(tier: Tier, models: int) -> str:
-    """Describes a tier. Its clients train `models` models in a round, unless the tier sets a different number."""
+def _describe_tier(tier: Tier, models: int, devices: Devices, client: IntArray) -> str:
+    """Describes a tier. Its clients train `models` models in a round, unless the tier sets a different number.
+
+    If a profile or a trace describes the devices, the speeds are medians over the tier's clients, whose ids are
+    `client`.
+
+    Example:
+        >>> devices = Devices(Clients((Tier("phone", 2),)), {"uplink": np.array([5e5, 7e5])})
+        >>> _describe_tier(devices.clients.tiers[0], 1, devices, np.arange(2)).partition("step, ")[2]
+        '600 kB/s up, 10 MB/s down (medians of its clients)'
+    """
+    measured = bool(devices.figures or devices.links) and len(client) > 0
+    step, sample, up, down = (
+        float(np.median(devices.figure(name, client))) if measured else getattr(tier, name)
+        for name in ("seconds_per_step", "seconds_per_sample", "uplink", "downlink")
+    )
     models = models if tier.models_per_round is None else tier.models_per_round
     cpus = "a share of a CPU" if tier.num_cpus is None else f"{tier.num_cpus:g} CPU"
-    links = f"{format_bytes(tier.uplink)}/s up, {format_bytes(tier.downlink)}/s down"
+    speed = f"{step:g} s a step" + (f" and {sample:g} s a sample" if sample else "")
+    links = f"{format_bytes(up)}/s up, {format_bytes(down)}/s down" + " (medians of its clients)" * measured
     seat = f"{tier.num_gpus:g} GPU" + "".join(f", {n:g} {name}" for name, n in tier.resources.items())
     width = "" if tier.width == 1 else f"width {tier.width:g}, "
     links += "".join(f", {n:,} {word}" for n, word in ((tier.epochs, "epochs"), (tier.steps, "steps")) if n is not None)
-    return (
-        f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {seat}, "
-        f"{tier.seconds_per_step:g} s a step, {links}"
-    )
+    return f"{tier.number:,} clients, {width}{models} models a round, actors of {cpus} and {seat}, {speed}, {links}"
 
 
 def describe_models(study: Study) -> str:

@@ -153,20 +153,40 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
         [('kind', 'cell'), ('table', 'cell'), ('table', 'dict')]
     """
     found: dict[int, tuple[str, Any]] = {}
-    seen: dict[int, Any] = {}  # also keeps temporary objects alive: Python could otherwise use their `id` again
-    waiting: list[tuple[str, Any]] = [("", thing)]
-    while waiting:
-        name, one = waiting.pop()
-        if one is None or isinstance(one, _PLAIN_VALUES) or id(one) in seen:
-            continue
-        seen[id(one)] = one
+    for name, one in _find_reached(thing, skipped).values():
         if isinstance(one, FunctionType):
             cells = zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)
             found.update((id(cell), (free, cell)) for free, cell in cells)
         elif isinstance(one, _TABLES):
             found[id(one)] = (name, one)
-        waiting += [] if isinstance(one, skipped) else [(inner or name, value) for inner, value in _look_into(one)]
     return found
+
+
+def uses(thing: Any, other: Any) -> bool:
+    """Returns whether code can reach all functions of other code, as a function does that wraps another.
+
+    Example:
+        >>> def half(function):
+        ...     return lambda x: 0.5 * function(x)
+        >>> wrapped = half(len)
+        >>> uses(half(wrapped), wrapped), uses(half(len), wrapped)
+        (True, False)
+    """
+    reached = _find_reached(thing)
+    return all(key in reached for key, (_, one) in _find_reached(other).items() if isinstance(one, FunctionType))
+
+
+def _find_reached(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[int, tuple[str, Any]]:
+    """Returns the objects that code can reach, in the form of `find_changeable`. Plain values are left out."""
+    seen: dict[int, tuple[str, Any]] = {}  # keeps temporary objects alive: Python could use their `id` again
+    waiting: list[tuple[str, Any]] = [("", thing)]
+    while waiting:
+        name, one = waiting.pop()
+        if one is None or isinstance(one, _PLAIN_VALUES) or id(one) in seen:
+            continue
+        seen[id(one)] = (name, one)
+        waiting += [] if isinstance(one, skipped) else [(inner or name, value) for inner, value in _look_into(one)]
+    return seen
 
 
 def mark(thing: Any) -> Any:

@@ -16,7 +16,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
 from fedray.scenario.nested import KeyPath, Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
-from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, refuse_wrong
+from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, name_some, refuse_wrong
 from fedray.scenario.schema import CellKeys, PartitionKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, data_spec_of
 from fedray.scenario.shipped import find_scenario_file
@@ -570,6 +570,26 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
     each = [key if key == _TIERS else f"{key} = {quote_value(kept[key], 40)}" for key in kept if key not in idle]
     keys = ", ".join(each[:_MOST_NAMED]) + ", ..." * (len(each) > _MOST_NAMED)
     return f"method.name = {method} keeps {keys} from the file: KEY=null gives its own default" if each else ""
+
+
+def warn_of_own_cells(scenario: Scenario, overrides: Overrides) -> None:
+    """Warns of overrides that cells of the table replace by values of their own.
+
+    Example:
+        >>> import warnings
+        >>> table = [{"name": "short"}, {"name": "long", "overrides": {"rounds": 9}}]
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_own_cells(read_scenario({"table": table}, ["rounds=2", "seed=1"]), ["rounds=2", "seed=1"])
+        >>> str(caught[0].message)
+        'rounds = 2 cannot act in cell long, which has its own: change it in the file'
+    """
+    lines = []
+    for key, value in flatten(_overrides(overrides)).items():
+        if value is not None and (cells := [cell.name for cell in scenario.table if key in cell.overrides]):
+            lines.append(f"{key} = {quote_value(value)} cannot act in cell {name_some(cells)}, which has its own")
+    if lines:
+        warn_user(f"{'; '.join(lines)}: change it in the file")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -757,12 +757,16 @@ def judge_keys(
                 cells.setdefault((one.key, one.why), []).append(place.name)
     keys: dict[tuple[str, str], list[str]] = {}  # (cells, reason) -> keys
     for (name, why), names in cells.items():
-        some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        keys.setdefault((f"in cell {some}: " if names[0] else "", why), []).append(name)
+        keys.setdefault((f"in cell {name_some(names)}: " if names[0] else "", why), []).append(name)
     if keys:
         warn_user(
             "; ".join(f"{where}{', '.join(some)} cannot act, because {why}" for (where, why), some in keys.items())
         )
+
+
+def name_some(names: list[str]) -> str:
+    """Returns the first three names as text, with the number of other names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
 def _holds(idle: list[Idle], key: str) -> bool:

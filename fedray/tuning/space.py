@@ -23,7 +23,7 @@ from fedray.core.errors import (
     suggest_nearest,
     warn_user,
 )
-from fedray.core.scores import cut_split
+from fedray.core.scores import BY_TIER, cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 from fedray.scenario import nested
@@ -293,7 +293,7 @@ def list_keys_of_score(metric: str) -> tuple[str, ...]:
         return ()
     if score.startswith("conformal"):
         return ("average", "noise", "conformal", *(("gamma",) if "_client" in metric else ()))
-    if score.startswith("personal"):
+    if score.startswith(("personal", "tier_")):
         spread = score.endswith(("nll", "coverage_95", "width_95"))
         return ("gamma", "average", "noise") if spread else ("gamma", "average")
     return ("average", "noise")
@@ -694,11 +694,13 @@ CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "confor
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 
 
-def check_producible(objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = ()) -> None:
+def check_producible(
+    objectives: Sequence[SweepObjective], classes: int, data: str, own: Collection[str] = (), tiers: Sequence[str] = ()
+) -> None:
     """Checks that a training of a scenario measures every objective.
 
     `classes` is the number of classes of the data. It is 0 for a regression. `data` is the name of the data in
-    messages. `own` has the names of the user's metrics in the scenario.
+    messages. `own` has the names of the user's metrics in the scenario, and `tiers` those of the tiers that are scored.
 
     Raises:
         BadInput: An objective is no score of these data. An example is the accuracy of a regression.
@@ -706,6 +708,8 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     Example:
         >>> from fedray.tuning.space import read_objective
         >>> check_producible([read_objective("o", "accuracy"), read_objective("o", "bytes")], classes=10, data="digits")
+        >>> gap = read_objective("o", {"name": "tier_a_minus_b_rmse", "direction": "minimize"})
+        >>> check_producible([gap, read_objective("o", "tier_b_rmse")], classes=0, data="sine", tiers=["a", "b"])
     """
     if classes:
         scores = classification.classification_scores(np.full((1, 2, 2), 0.5), np.array([0, 1]))
@@ -713,7 +717,10 @@ def check_producible(objectives: Sequence[SweepObjective], classes: int, data: s
     else:
         scores = regression.regression_scores(np.zeros((1, 2)), np.zeros(2), residual=1.0)
         known = [*scores, *PERSONAL_TARGETS, *TARGET_SETS]
+    by_tier = [name for name in BY_TIER if name in known and name not in (*CLASS_SETS, *TARGET_SETS)]  # held out
     known += [name for one in own for name in (one, f"{one}_min", f"{one}_mean", f"{one}_max", f"personal_{one}")]
+    known += [f"tier_{tier}_{name}" for tier in tiers for name in (*by_tier, *own)]
+    known += [f"tier_{tiers[0]}_minus_{tier}_{name}" for tier in tiers[1:] for name in by_tier]
     for objective in objectives:
         inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
         if objective.kind != "total" and inner not in known:

@@ -167,7 +167,9 @@ def check_sweep(sweep: Sweep) -> None:
         kind, needs = objective.metric.removeprefix(HELD_OUT_PREFIX).partition("_")[0], f"objectives: {objective.name}"
         if kind == "conformal" and not has_sets:
             raise BadInput(f"{needs} needs sets: write overrides: {{predict.conformal.alpha: 0.1}}")
-        if kind == "ood" and base.evaluate.ood is None:
+        if kind == "tier" and not base.evaluate.by_tier:
+            raise BadInput(f"{needs} needs scores of tiers: write overrides: {{evaluate.by_tier: true}}")
+        if base.evaluate.ood is None and (kind == "ood" or (kind == "tier" and "_ood_" in objective.metric)):
             raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
     if sweep.pruner.name != "none":
         if len(sweep.objectives) > 1:

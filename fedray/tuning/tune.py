@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, quote_value, suggest_nearest, warn_user
+from fedray.evaluation.evaluate import list_scored_tiers
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
@@ -22,7 +23,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
 from fedray.scenario import nested
-from fedray.scenario.loader import find_acting_keys, read_scenario
+from fedray.scenario.loader import find_acting_keys, import_first, read_scenario
 from fedray.storage import directory
 from fedray.storage import summary as records
 from fedray.storage.checkpoint import write_parquet
@@ -299,6 +300,7 @@ def run_sweep(
     folder, own = plain.expand_user_path("out", str(out)), UserObjects(modules=modules)
     import_modules(own.modules)
     if resume := resume and directory.has_sweep(folder):
+        import_first(nested.read_mapping(folder / directory.COPY)[1].get("scenario", {}))
         records.refuse_missing_names(folder)
     sweep = read_sweep(source)
     base = sweep.scenario({})
@@ -308,7 +310,8 @@ def run_sweep(
     search.refuse_idle_actors(sweep, base, address)
     log.info("reading the data")
     study = build_study(base, own)
-    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics)
+    tiers = [tier.name for tier in list_scored_tiers(study)]
+    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics, tiers)
     if not study.classes:
         warn_of_missing_noise(sweep)
     limit, points = search.count_planned_trials(sweep, trials)
@@ -504,6 +507,7 @@ class SweepResult:
                 f"{self.path} has no {journal.name}, its study is in another storage: `fedray tune ... --resume "
                 "--storage URL` draws the report"
             )
+        records.refuse_missing_names(self.path)
         sweep = read_sweep(nested.read_mapping(self.path / directory.COPY)[1], imports=False)
         with optuna_study.explain_storage(str(journal)):
             study = optuna.load_study(study_name=sweep.name, storage=optuna_study.open_storage(str(journal)))

@@ -34,7 +34,7 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     fedray.run(to_plain(read_cells(read_scenario(given))[2].scenario), out=out / "cells" / "damaged")
     summary = out / "cells" / "damaged" / "summary.json"
     summary.write_text(json.dumps({**json.loads(summary.read_text()), "metrics": [1]}))
-    result = run_command("table", given, "--out", out, "-q")
+    result = run_command("table", given, "local.epochs=1", "--out", out, "-q")
     assert result.status == 1 and "Traceback" not in result.err
     text = (out / "table.md").read_text()
     assert result.out.strip() == text.strip()
@@ -44,6 +44,7 @@ def test_a_table_stopped_at_its_first_failing_cell(tmp_path: Path) -> None:
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
     *notes, last = result.err.splitlines()
     assert last.startswith("fedray: 2 of 3 cells failed (bad, damaged): ")
+    assert "local.epochs = 1 cannot act in cell bad, which has its own: change it in the file" in notes.pop(0)
     assert len(notes) == len(set(notes)) > 0, "what the processes of the cells said of their studies, each once"
     rows = pq.read_table(out / "table.parquet").to_pylist()
     assert all(row["error"] is None for row in rows if row["cell"] == "good")

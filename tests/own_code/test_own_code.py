@@ -106,8 +106,7 @@ def test_a_scenario_and_its_module_are_all_that_a_colleague_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run, checked, resumed and swept from another folder; the same bits and the same record of code as by --import."""
-    home = tmp_path / "study"
-    home.mkdir()
+    (home := tmp_path / "study").mkdir()
     (home / "import_of_a_scenario.py").write_text(
         "import fedray\n"
         "from fedray.methods import federated\n"
@@ -135,12 +134,14 @@ def test_a_scenario_and_its_module_are_all_that_a_colleague_needs(
         (tmp_path / "run" / "summary.json").unlink()
     with forgetting_names("import_of_a_scenario"):
         assert fedray.resume("run").summary["model_hash"] == first
-    with forgetting_names("import_of_a_scenario"):
-        keys = {"scenario": "mine.yaml", "space": {"local.lr": [0.1]}, "objectives": ["accuracy"], "trials": 1}
-        (home / "sweep.yaml").write_text(write_yaml(keys))
-        assert run_command("tune", "study/sweep.yaml", "--out", "sweep").status == 0
+    keys = {"scenario": "mine.yaml", "space": {"local.lr": [0.1]}, "objectives": ["accuracy"], "trials": 1}
+    (home / "sweep.yaml").write_text(write_yaml(keys))
+    for _ in range(2):
+        with forgetting_names("import_of_a_scenario"):
+            assert run_command("tune", "study/sweep.yaml", "--out", "sweep", "--resume").status == 0
     with forgetting_names("import_of_a_scenario"):  # whoever reads the results of others runs no code of theirs
-        assert "is not a known method" in run_command("report", "sweep").err
+        for command in ("report", "sweep"), ("plot", "sweep"), ("export", "run"):
+            assert f"of {named}: --import {named}, or" in run_command(*command).err
         assert run_command("report", "sweep", "--import", named).status == 0
     with pytest.raises(BadInput, match=r"import = .*nowhere.py: ModuleNotFoundError"):
         fedray.run({**KEYS, "import": "nowhere.py"})

@@ -47,11 +47,11 @@ def test_every_shipped_sweep_is_read_and_runs_a_trial(path: Path, tmp_path: Path
 @pytest.mark.parametrize("objectives", [["accuracy", "personal_accuracy"], ["conformal_coverage_client_worst"]])
 def test_a_key_that_one_of_the_objectives_reads_is_searched(objectives: list[str]) -> None:
     wanted = [{"name": name, "direction": "maximize"} for name in objectives]
-    sets = {"predict.conformal.alpha": 0.1}
-    found = read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides=sets))
-    assert "gamma" in list_inference(found)
-    rule, train = {"metric": "hold_out_personal_accuracy"}, {"metric": "train_personal_accuracy"}
-    ends = {"evaluate.stop_at": {**rule, "value": 0.9}}, {"stop": rule}, {"stop": train, "evaluate.train": True}
+    found = sweep({"predict.gamma": [0.05, 1.0]}, objectives=wanted, overrides={"predict.conformal.alpha": 0.1})
+    assert "gamma" in list_inference(read_sweep(found))
+    splits = "hold_out_personal", "hold_out_tier_a", "train_personal"
+    rule, tier, train = ({"metric": f"{split}_accuracy"} for split in splits)
+    ends = {"evaluate.stop_at": {**rule, "value": 0.9}}, {"stop": tier}, {"stop": train, "evaluate.train": True}
     for stopped in ends:
         assert "gamma" not in list_inference(read_sweep(sweep({"predict.gamma": [0.05, 1.0]}, overrides=stopped)))
 
