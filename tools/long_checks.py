@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PARTS: dict[str, tuple[str, ...]] = {  # its programs, which end with a status other than 0 where something is wrong
+    "slow": ("-m pytest -q -m slow",),
     "shipped": ("tools/shipped.py",),
     "keys": ("tools/key_matrix.py",),
     "large": ("tools/large_data.py",),
@@ -28,7 +29,9 @@ def run_part(part: str, arguments: list[str]) -> bool:
     began = time.monotonic()
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")])
     done = [
-        subprocess.run([sys.executable, ROOT / program, *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+        subprocess.run(
+            [sys.executable, *program.split(), *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+        ).returncode
         for program in PARTS[part]
     ]
     print(f"{part}: {'failed' if any(done) else 'passed'}, {(time.monotonic() - began) / 60:.1f} min", flush=True)
