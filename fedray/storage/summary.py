@@ -319,7 +319,9 @@ def read_drift(out: Path) -> pa.Table:
     if summary.is_file():
         run_files.check_files(out, run_files.read_sealed(summary).get(run_files.FILES_KEY, {}), DRIFT_FILE)
     if not path.is_file():
-        raise FedrayError(f"{out} has no {DRIFT_FILE}: only finished runs with several models and few clients have one")
+        raise FedrayError(
+            f"{out} has no {DRIFT_FILE}: only finished runs in which several trained models predict have one"
+        )
     return run_files.read_parquet_files([path])[0]
 
 
