@@ -531,7 +531,7 @@ TABLES_OF = {  # the file of each table, the runs that have the table, and what 
     "rounds": "`rounds.parquet` of a run: one row per evaluated round, replicate and fold",
     "clients": "`clients.parquet` of a run: one row per job, also for jobs whose upload was not used",
     "client_scores": "`client_scores.parquet` of a run with `evaluate.clients`: one row per evaluated round and client",
-    "drift": "`drift.parquet` of a finished run in which several trained models predict (up to 2,000 clients): one row each",
+    "drift": "`drift.parquet` of a finished run in which several trained models predict (up to 2,000 clients)",
     "partition": "`partition.parquet` of a run: one row per training sample that a client holds",
     "trials": "`trials.parquet` of a sweep: one row per trial",
     "table": "`table.parquet` of `fedray table`: one row per cell and score",
