@@ -265,6 +265,18 @@ def count_untrained(study: Study, rounds: int) -> IntArray:
     return left
 
 
+ONE_SIDED = ("f1", "precision", "recall", "jaccard", "average_precision")  # scorers about one of two classes
+PLAIN_CLASSES = ({"0", "1"}, {"False", "True"}, {"no", "yes"})  # the second class is what one would call positive
+
+
+def find_unnamed_positive(scenario: Scenario, study: Study) -> Advice:
+    """Warns if scores are about one of two classes, and nobody said about which."""
+    names, keys = study.shards.data.class_names, scenario.evaluate
+    scores = [name for name in keys.metrics or () if name in ONE_SIDED]
+    if scores and study.classes == 2 and keys.positive is None and {*names} not in PLAIN_CLASSES:
+        yield f"the positive class of {', '.join(scores)} is {names[1]}", f"evaluate.positive: {names[0]} changes this"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The rules, in the order of their warnings.
 
@@ -280,6 +292,7 @@ RULES: tuple[Rule, ...] = (
     find_unseen_classes,
     find_untrained_models,
     find_few_uploads,
+    find_unnamed_positive,
 )
 
 

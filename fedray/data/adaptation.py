@@ -270,7 +270,8 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     """Converts the inputs of a table to numbers, `[n, f]`. Columns are found by name."""
     known = data.table or dict.fromkeys(data.features)
     if not known:
-        raise BadInput("x is a table, but the data of this run name no columns: give an array, such as x.to_numpy()")
+        what = "the tokens [n, L] of its texts" if data.kind == "tokens" else "an array, such as x.to_numpy()"
+        raise BadInput(f"x is a table, but the data of this run name no columns: give {what}")
     inputs = [name for name, values in known.items() if values != ()]
     require_columns(frame, inputs, "x")
     if unknown := [str(name) for name in frame if name not in known]:

@@ -201,7 +201,11 @@ def list_table_notes(rows: CellRows) -> list[str]:
     name, apart, lacking = _find_personal(rows)
     if not name:
         return chosen
-    more = f" Without it: {', '.join(lacking)} (with evaluate.personal=true a run records it)." if lacking else ""
+    more = (
+        f" Without it: {', '.join(lacking)} (evaluate.personal=true records it, but not for pooled data)."
+        if lacking
+        else ""
+    )
     common = f"`{name}` is theirs, and `{name.removeprefix('personal_')}` that of a common answer."
     return [f"Clients of {', '.join(apart)} answer by themselves: {common}{more}", *chosen]
 

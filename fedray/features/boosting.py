@@ -246,22 +246,27 @@ def as_committee(learners: Tensor) -> Tensor:
     return learners.flatten(0, 1)[None]
 
 
-def join_learners(worlds: int, stats: Stats, candidates: Candidates) -> Tensor:
+def join_learners(worlds: int, stats: Stats, candidates: Candidates, known: Tensor | None = None) -> Tensor:
     """Returns the candidates of a round in each of R worlds, `[R, M, S, n, 3]`, in the order of clients.
 
     M is the largest number of candidates of a world, and S is the number of learners (trees) of a candidate. Unused
-    entries are 0.
+    entries are 0. A world that has candidates in `known` keeps them.
 
     Args:
         worlds: Number of worlds, R.
         stats: The learners of each client.
         candidates: A function that takes F learners of each of P clients, `[P, F, n, 3]`, and returns candidates, such
             as `each_alone`.
+        known: The candidates of earlier rounds. None means that there are none.
     """
+    if known is not None and "learners" not in stats:
+        return known
     rows = stats["learners"].rows
     each = [[rows[key] for key in sorted(rows) if key[0] == world] for world in range(worlds)]
     empty = torch.zeros_like(next(iter(rows.values())))[None]
     found = [candidates(torch.stack(some) if some else empty) for some in each]
+    if known is not None:
+        found = [old if has_root(old).any() else one for old, one in zip(known, found, strict=True)]
     shape = [max(one.shape[axis] for one in found) for axis in (0, 1)]
     out = torch.zeros(worlds, *shape, *empty.shape[-2:])
     for world, one in enumerate(found):
@@ -278,7 +283,8 @@ def ask_about(worlds: int, candidates: Candidates) -> Callable[[State, Stats], S
     def ask(state: State, stats: Stats) -> State | None:
         if "learners" not in stats:
             return None
-        return state._replace(extra={**state.extra, CANDIDATES: join_learners(worlds, stats, candidates)})
+        found = join_learners(worlds, stats, candidates, state.extra.get(CANDIDATES))
+        return state._replace(extra={**state.extra, CANDIDATES: found})
 
     return ask
 
@@ -339,16 +345,16 @@ def boosting_server(
     """Returns a server that adds the candidate with the smallest error to the ensemble.
 
     `samme` computes the candidate's weight. Boosting stops in a world when its best candidate is no better than
-    guessing. If `keeps_pool` is true, all rounds have the candidates of the first round. A world is one combination of
-    a seed and a fold. `classes` is C, and `layout` is the order of a model's values.
+    guessing. If `keeps_pool` is true, all rounds have the candidates of a world's first round with a client. A world is
+    one combination of a seed and a fold. `classes` is C, and `layout` is the order of a model's values.
     """
 
     def init(_models: Tensor) -> dict[str, Tensor]:
         return {"stopped": torch.zeros(worlds, dtype=torch.int64)}
 
     def step(state: State, stats: Stats, t: int) -> State:
-        extra, known = dict(state.extra), state.extra.get(CANDIDATES)
-        found = join_learners(worlds, stats, candidates) if known is None else known
+        extra = dict(state.extra)
+        found = join_learners(worlds, stats, candidates, extra.get(CANDIDATES))
         if keeps_pool:
             extra[CANDIDATES] = found
         parts, stopped = _copy_parts(state, layout), extra["stopped"].clone()
@@ -578,14 +584,15 @@ class FitTrees(Work):
             known.row[world] = row.clone()
 
     def do(self, site: Site, kept: dict[Any, Any], t: int, job: SizedPlan, state: State) -> tuple[Stats, Tensor]:
-        """Fits a client's learners of round t. If the state holds candidates, measures their errors instead.
+        """Fits a client's learners of round t, or measures the errors of the candidates that the state holds.
 
         Returns:
             The statistics and the loss. The statistics hold the fitted learners, or sums of sample weights. The loss is
             the weighted error of the first learner on the client's samples, or the smallest such error of a candidate.
         """
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
-        work = self._fit if CANDIDATES not in state.extra else self._count_errors
+        pool = state.extra.get(CANDIDATES)
+        work = self._fit if pool is None or not has_root(pool[world]).any() else self._count_errors
         stats, error = work(OneJob(site, _known(kept), t, state, client, world, read_rows(site, world, client)))
         return stats, torch.tensor([error])
 

@@ -39,8 +39,9 @@ Formulas of distboost_f:
 
 Formulas of preweak_f:
     PreWeak.F is AdaBoost.F with a different first round, in which every participant runs AdaBoost on its own samples
-    for $T$ rounds and sends all its learners. Later rounds choose one of these learners and fit no new learners, also
-    if other clients take part. In a client's own AdaBoost $C$ is the number of classes of the client's samples.
+    for $T$ rounds and sends all its learners. If all these participants are lost, those of the next round do so. Later
+    rounds choose one of these learners and fit no new learners, also if other clients take part. In a client's own
+    AdaBoost $C$ is the number of classes of the client's samples.
 
 Formulas of federated_bagging:
     In each round client $i$ fits $h_i$ on $n_i$ of its samples, drawn uniformly and with replacement. Every learner has
@@ -58,6 +59,7 @@ Deviations:
        better than guessing among the client's classes. A client whose samples have one class fits one learner.
     5. In each round a client needs as much virtual time as one pass over its samples, even in PreWeak.F's first round.
        The learners that a client downloads in a round in which it drops out or is not available are never counted.
+       PreWeak.F's learners count in the first round, also if they are fitted later.
        The traffic includes all messages of a round. The network's latency is added once for all bytes that a client
        sends, and once for all bytes that it receives. If a client drops out, its learner still counts as sent to all
        other clients.

@@ -504,7 +504,8 @@ def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: 
         raise wording.BadInput(f"plot {wording.quote_value(name)}: there is no such picture: {remedy} ({known})")
     figure = draw_alone(draws[name])
     if figure is None:
-        raise wording.FedrayError(f"plot {name}: this {of} has no numbers for it: choose another of {known}")
+        others = ", ".join(sorted(draws.keys() - {name}))
+        raise wording.FedrayError(f"plot {name}: this {of} has no numbers for it: choose another of {others}")
     return figure
 
 

@@ -394,7 +394,8 @@ def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
         return [f"Clients of {whose} answer by themselves: {more}."]
     return [
         f"Clients of {whose} answer by themselves, but there is no {name_score(personal)} of {lacking} "
-        f"(evaluate.personal=true records it; a finished run is not measured again). So {plain} is compared, which is "
+        "(evaluate.personal=true records it, but not for pooled data, nor where all test rows are of new clients; a "
+        f"finished run is not measured again). So {plain} is compared, which is "
         f"of a common answer that known clients of {whose} do not use."
     ]
 

@@ -185,17 +185,17 @@ def test_boosting_stops_where_no_learner_is_better_than_guessing(tmp_path: Path)
     done = run.summary["rounds"]
     assert done < 50
     alpha = run.study.net.layout.views(run.progress.state.models[0])["alpha"]
-    assert int((alpha > 0).sum()) == done - 1  # the last round added none
-    assert float(alpha[done - 1]) == 0.0
+    assert int((alpha > 0).sum()) == done - 1 and float(alpha[done - 1]) == 0.0  # the last round added none
 
 
 @pytest.mark.parametrize("method", BOOSTED)
 def test_what_a_process_remembers_changes_no_bit(method: str) -> None:
-    """Every round in a process that has seen nothing before, and in one that has seen another run."""
-    study = study_of(method, {"replicates": 2})
+    """Every round in a process that has seen nothing, or another run; and seed 5, whose first job is lost, alone."""
+    lost = {"participation": {"per_round": 1, "dropout": 0.5}}
+    study, alone = (study_of(method, lost, seeds) for seeds in ({"seed": 4, "replicates": 2}, {"seed": 5}))
     states, runtime = list_states(study, 4)
-    progress = begin_progress(study, study.method.phase)
-    list_states(study, 2)
+    assert torch.equal(list_states(alone, 4)[0][-1].models[0], states[-1].models[1])
+    progress, _ = begin_progress(study, study.method.phase), list_states(study, 2)
     for t in range(4):
         fresh = Inline(study) if t % 2 else runtime
         progress.state = run_round(study, fresh, study.method.phase, progress).state
