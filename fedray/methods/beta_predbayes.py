@@ -71,8 +71,8 @@ Deviations:
     6. The paper's last step distils the result into one network. `Run.distil` does this for any method. The
        paper's regression is not implemented.
     7. A client that drops out, has no training samples, or fails in training predicts with its initial network. If a
-       client makes fewer steps than `samples`, it sends some networks twice. Cycles of one or two steps have no noise.
-       In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
+       client makes fewer steps than `samples`, it sends some networks twice. By default cycles of one or two steps have
+       no noise. In later rounds a client continues with $b = 0$, and only the networks of the last round predict.
     8. Normalization layers with running statistics are refused, because each sample would need its own statistics.
 
 Example:

@@ -37,7 +37,8 @@ Deviations:
        larger, because the mean model fits a client's samples less well than the client's upload does. The NLL is
        reported without and with the noise (`nll_none`, `nll_residual`).
     2. The variance is computed from the changes of the weights, which gives the same value with smaller rounding
-       errors.
+       errors. Without rounds an upload is the server's model plus the change times its staleness factor, so that
+       $\sigma$ is smaller by this factor (`staleness: constant` has none).
     3. `omc` draws `samples` models per Gaussian. The default is the number of participants of a round. The paper draws
        as many models as there are clients.
     4. The noise beta^-1 of a linear model (eq. 6) is the variance of its training residuals. On the data set Power the

@@ -38,6 +38,7 @@ Deviations:
        least one sample. The labels of the server's samples are never used.
     2. The student trains by SGD with momentum 0.9 at a constant learning rate. The paper uses a cyclical rate.
     3. The Dirichlet distribution gives all clients equal weights on average, even with `server.weighting: examples`.
+    4. Without rounds an upload is the server's model plus the change times its staleness factor.
 
 Example:
     >>> import fedray

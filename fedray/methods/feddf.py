@@ -36,6 +36,7 @@ Deviations:
        draws new noise for every batch.
     5. From Fed-ET only the weighting of the uploads is taken (`confidence`). In Fed-ET the student is a larger network
        that learns hard labels, with a loss term for the diversity of the clients.
+    6. Without rounds an upload is the server's model plus the change times its staleness factor.
 
 Example:
     >>> import fedray

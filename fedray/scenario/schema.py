@@ -153,8 +153,8 @@ class PredictKeys:
             them.
         noise: The variance of the observation noise, which is added to the predicted variance of a regression. With
             `none` this variance is 0. With `residual` it is the variance of the residuals in training, averaged over
-            the clients; a client with models of its own takes the residuals of these models. With `fixed` it is 1, for
-            targets in standardized units.
+            the clients (if clients weigh the models, with their weights); a client with models of its own takes the
+            residuals of these models. With `fixed` it is 1, for targets in standardized units.
         conformal: The section for conformal prediction. Its sets of labels, or its intervals, contain the true value
             with a given probability.
         dropout_at_test: Whether dropout stays on when the models predict. A model drops the same units for all samples.
