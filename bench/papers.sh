@@ -48,6 +48,8 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
     table shefl_cifar10 shefl_table1a_cifar10 model.width=0.25 data.limit=10000 clients.number=20 \
         clients.tiers.hpc.number=10 clients.tiers.lpc.number=10 local.epochs=2 rounds=12 evaluate.every=4 replicates=1 \
         runtime=inline --cells dirichlet_fedavg,dirichlet_fed_ensemble,dirichlet_shefl        # 48
+    table fedag_asynchronous_constant fedag_asynchronous participation.staleness=constant \
+        --cells '*_goal_10,boston_goal_10_long,concrete_goal_10_long,yacht_goal_10_long'      # 2
     table table2_mnist fed_ensemble_table2_mnist rounds=100                                   # 312
     table table2_mnist_1 fed_ensemble_table2_mnist rounds=100 seed=1 --cells '*_fedavg,*_fed_ensemble'         # 200
     table table2_mnist_2 fed_ensemble_table2_mnist rounds=100 seed=2 --cells 'noniid_fedavg,noniid_fed_ensemble' # 90
