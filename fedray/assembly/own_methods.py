@@ -309,7 +309,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
         replaced += [key] if code and not uses(its, code) else []
     if replaced:
         keys = " and ".join(f"local.{key}" for key in replaced)
-        warn_user(f"{keys}: {method.name} has its own, which takes the place of what is given: leave that out")
+        warn_user(f"{keys}: {method.name} has its own, which takes the place of what is given")
 
 
 NOT_OF_PARTS = (  # fields of a phase that have no effect if the method has parts

@@ -113,7 +113,10 @@ def _join_target(pair: Any) -> tuple[Any, str]:
         raise BadInput(f"data has {len(frame)} inputs, but labels of shape {list(y.shape)}: give one for each input")
     x, labels = (getattr(part, "index", None) for part in pair)
     if isinstance(x, pd.Index) and isinstance(labels, pd.Index) and not x.equals(labels) and set(x) == set(labels):
-        raise BadInput("data: the labels have the index of the inputs in another order: give y.loc[x.index]")
+        raise BadInput(
+            "data: the labels have the index of the inputs in another order: give y.loc[x.index], or y.to_numpy() if "
+            "their rows go together as they are"
+        )
     target = str(getattr(pair[1], "name", None) or "target")
     if target in list(frame):
         raise BadInput(

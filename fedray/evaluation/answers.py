@@ -19,7 +19,7 @@ from fedray.core import rng
 from fedray.core.errors import FedrayError
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, FloatArray, IntArray, State
-from fedray.evaluation.regression import SQUARED_ERROR, Members, predict_means, read_members
+from fedray.evaluation.regression import SQUARED_ERROR, Members, find_noise, predict_means, read_members
 from fedray.features.mixture import MIXTURE, fit_weights, sample_losses
 from fedray.metrics import classification
 from fedray.own_code.user_code import describe_exception
@@ -729,9 +729,10 @@ def compute_client_values(
     def value(client: int, rows: IntArray | None) -> FloatArray:
         if weights is not None:
             variance, said = None if residual is None else residual.of(client), of
-            if variance is not None and of.members is not None and study.evaluation.noise != "fixed":
-                mine = of.members._replace(noise=variance * scale, residual=variance * scale)
-                said = of._replace(members=mine)
+            if variance is not None and of.members is not None:
+                alone = of.members.variances is None
+                noise = find_noise(study, world, measured.answer, alone=alone, residual=variance)
+                said = of._replace(members=of.members._replace(noise=noise * scale, residual=variance * scale))
             return inquiry.measure(study, world, said, rows, weights[client])
         return inquiry.measure(study, world, of, None, None) if common is None else common
 

@@ -224,10 +224,10 @@ def measure_residual_variance(
 ) -> dict[int, answers.Residual]:
     """Returns for each world the variance of the residuals on training samples.
 
-    If clients own models, the residuals are the errors of
-    each client's own model on its samples. Otherwise they are the errors of the models that the server sends to all
-    clients, and the variance is also averaged over these models. `weights` has the clients' weights of the models in
-    this average, `[N, K]` for each world. In a world without weights, all models count equally.
+    If clients own models, the residuals are the errors of each client's own model on its samples. Otherwise they are
+    the errors of the models that the server sends to all clients, and the variance is also averaged over these models.
+    `weights` has the clients' weights of the models in this average, `[N, K]` for each world. In a world without
+    weights, all models count equally.
 
     Returns:
         The variance for each world. The dict is empty if the loss is not the squared error.
@@ -235,9 +235,11 @@ def measure_residual_variance(
     if study.net.objective not in SQUARED_ERROR:
         return {}
     factor, models, client = SQUARED_ERROR[study.net.objective], answer.models, np.arange(answer.models)
-    if study.method.one_model_per_client:
+    alone = study.method.one_model_per_client
+    if alone:
         size = [study.shards.sizes(np.full_like(client, world), client) for world in range(study.worlds)]
-        owner = np.where(np.stack(size) > 0, client, -1)
+        there = np.stack(size) > 0 if answer.weights is None else (np.stack(size) > 0) & (answer.weights > 0)
+        owner = np.where(there, client, -1)
     else:
         owner = np.full((study.worlds, models), -1) if answer.owner is None else answer.owner
     owned = _find_losses_of_owners(study, runtime, answer, owner)
@@ -253,7 +255,6 @@ def measure_residual_variance(
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
-    alone = study.method.one_model_per_client
     return {
         world: answers.Residual(
             factor * float(losses[world].mean()), factor * owned[world].numpy() if alone and world in owned else None

@@ -172,7 +172,7 @@ def distboost_f(setting: kit.Setting) -> kit.Method:
 
 
 def preweak_f(setting: kit.Setting) -> kit.Method:
-    """Composes PreWeak.F. All learners are fitted in round 0. In each round the best of them joins the ensemble."""
+    """Composes PreWeak.F. In each round the best of the learners of the first round joins the ensemble."""
     phase = _boost(setting, kit.boosting.each_alone, prepared=True)  # 3: argmin_j e_j over the pool of all learners
     return kit.Method("preweak_f", phase, explain_end=kit.boosting.explain_stop)
 

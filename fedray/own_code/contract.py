@@ -165,6 +165,8 @@ def find_changeable(thing: Any, skipped: type | tuple[type, ...] = ()) -> dict[i
 def uses(thing: Any, other: Any) -> bool:
     """Returns whether code can reach all functions of other code, as a function does that wraps another.
 
+    Code that holds an object of a user's class may reach any function.
+
     Example:
         >>> def half(function):
         ...     return lambda x: 0.5 * function(x)
@@ -173,6 +175,8 @@ def uses(thing: Any, other: Any) -> bool:
         (True, False)
     """
     reached = _find_reached(thing)
+    if any(user_code.is_own_module(type(one).__module__) for _, one in reached.values()):
+        return True
     return all(key in reached for key, (_, one) in _find_reached(other).items() if isinstance(one, FunctionType))
 
 

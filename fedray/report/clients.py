@@ -424,7 +424,7 @@ def figure_tiers(run: ReadRun) -> Figure | None:
     """
     name = "accuracy" if "client_accuracy" in run.pictures else "rmse"
     values, tiers = run.pictures.get(f"client_{name}"), run.client_keys.get("tiers") or {}
-    if values is None or len(tiers) < 2:
+    if values is None or len(tiers) < 2 or len(values) < 2:  # pooled data have one client
         return None
     given = {one: TierKeys(share=keys.get("share"), number=keys.get("number")) for one, keys in tiers.items()}
     numbers = tier_counts(given, len(values))

@@ -259,6 +259,8 @@ def find_missed_deadline(run: ReadRun, number: int) -> float | None:
     deadline, status = float(rule["deadline"]), table.filter(pc.equal(table["round"], number))["status"].to_pylist()
     if not {"dropped", "past deadline"} & {*status}:
         return None
+    if rule.get("overcommit", 1.0) > 1 and not run.rounds:
+        return None
     if rule.get("overcommit", 1.0) > 1:
         ends = pd.DataFrame(run.rounds).set_index(["replicate", "fold", "round"])["sim_seconds"]
         length = ends.loc[ends.index.min()[:2]].reindex([number - 1, number]).diff().iloc[1]

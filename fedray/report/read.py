@@ -149,9 +149,11 @@ class ReadRun:
     def tiers(self) -> list[str]:
         """Returns the names of the tiers, in the order of their clients. Tiers without jobs are included.
 
-        A scenario without tiers has the single tier `client`.
+        A scenario without tiers has the single tier `client`, and the client of pooled data a tier of its own.
         """
-        return list(self.client_keys.get("tiers") or ("client",))
+        names = list(self.client_keys.get("tiers") or ("client",))
+        found = [] if self.clients is None else self.clients["tier"].unique().to_pylist()
+        return names if {*found} <= {*names} else found
 
     def curve(self, column: str) -> Curve | None:
         """Returns a column of `rounds.parquet`, or the bytes up and down, as a curve.

@@ -586,7 +586,9 @@ def warn_of_own_cells(scenario: Scenario, overrides: Overrides) -> None:
     """
     lines = []
     for key, value in flatten(_overrides(overrides)).items():
-        if value is not None and (cells := [cell.name for cell in scenario.table if key in cell.overrides]):
+        if value is not None and (
+            cells := [cell.name for cell in scenario.table if cell.overrides.get(key, value) != value]
+        ):
             lines.append(f"{key} = {quote_value(value)} cannot act in cell {name_some(cells)}, which has its own")
     if lines:
         warn_user(f"{'; '.join(lines)}: change it in the file")

@@ -137,9 +137,8 @@ def _choose_any(net: Net, device: str, example: Tensor | None, lanes: Lanes) -> 
         if engine is not None:
             return _train_recognized(engine, found)
         if device == "cpu" and layers.read_shape(found.net.module) is not None:
-            return _choose_general(
-                net, device, example, "; compiled kernels are faster, with local.optimizer sgd or adam"
-            )
+            faster = "; compiled kernels are faster, with lanes auto, and local.optimizer adam, or sgd without nesterov"
+            return _choose_general(net, device, example, faster)
         found = "has layers in an order, or with options, that the faster engines do not have"
     return _choose_general(net, device, example, "" if found is None else f"; its forward {found}{_name_faster(net)}")
 
