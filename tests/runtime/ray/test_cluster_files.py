@@ -145,7 +145,7 @@ def test_the_slurm_script_starts_both_kinds_of_nodes(tmp_path: Path) -> None:
     starts = [line for line in lines if "ray start" in line]
     nodes = [re.search(r"--nodelist=(\S+)", line)[1] for line in starts]  # type: ignore[index]  # each line has one
     assert sorted(nodes) == ["a", "b", "c", "d", "e"]
-    assert "--head --node-ip-address=10.1.0.1 --port=6379 --dashboard-host=127.0.0.1" in starts[0]
+    assert "--head --node-ip-address=10.1.0.1 --port=6379 --dashboard-host=127.0.0.1" in starts[nodes.index("a")]
     for node, line in zip(nodes, starts, strict=True):
         part, resources = (0, '{"hpc": 8}') if node in "ab" else (1, '{"lpc": 2}')
         assert f"--het-group={part} " in line and f"--resources={resources}" in line
