@@ -155,12 +155,12 @@ def end_process(number: int, ending: Ending) -> None:
     ending.is_over = True
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError, ValueError):
-        if select.select([], [2], [], 1.0)[1]:  # a full pipe whose reader stands still must not keep the process
-            os.write(2, f"{cursor}{describe_end(number, ending.read_advice())}\n".encode())
-    with suppress(OSError):  # other threads still run, and may print errors about objects that the hooks have removed
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for output in (1, 2):
+        line = f"{cursor}{describe_end(number, ending.read_advice())}\n".encode()
+        errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):  # other threads still run: nothing that they print shall follow the line
             os.dup2(nowhere, output)
+        if select.select([], [errors], [], 1.0)[1]:  # a full pipe whose reader stands still must not keep the process
+            os.write(errors, line)
     for hook in reversed(ending.hooks):
         with suppress(Exception):
             hook()
