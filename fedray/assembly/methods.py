@@ -8,7 +8,7 @@ from typing import Any, cast
 from fedray.assembly import distillation, features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
 from fedray.assembly.models import make_architectures, make_network, refuse_outputs
-from fedray.assembly.own_methods import guard_method, refuse_unread_code
+from fedray.assembly.own_methods import confirm_code_is_read, guard_method
 from fedray.assembly.pieces import add_own_code, make_compression
 from fedray.assembly.registry import UserObjects, find_own, name_own_method, spec_of
 from fedray.components.schedule import guard_schedule, remember_losses
@@ -154,7 +154,7 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
         )
     method = features.add_tuning(scenario, setting, method)
     if users:
-        refuse_unread_code(setting.local, method)
+        confirm_code_is_read(setting.local, method)
     if (rule := features.make_async_rule(scenario, setting.clients)) is not None:
         return features.add_groups(rule, setting, method, partial(_compose, scenario, own))
     if scenario.schedule.kind == "adaptive" and setting.stack is None:  # a stack keeps the losses itself

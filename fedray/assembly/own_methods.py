@@ -278,7 +278,7 @@ def watch_shared(phase: Phase, where: str) -> Phase:
 # Checks before training that the method fits the scenario.
 
 
-def refuse_unread_code(given: Local, method: Method) -> None:
+def confirm_code_is_read(given: Local, method: Method) -> None:
     """Raises an error if a user's method does not use the loss, optimizer or augmentations of the scenario.
 
     Warns if the method has its own object instead, which does not call the scenario's, or its own `local.pull`.
@@ -291,7 +291,7 @@ def refuse_unread_code(given: Local, method: Method) -> None:
         >>> from fedray.core.method import LocalLoss
         >>> local = Local(loss=LocalLoss(len, name="mine"))
         >>> method = SimpleNamespace(name="own", parts=(), phase=SimpleNamespace(local=Local()))
-        >>> refuse_unread_code(local, method)  # doctest: +ELLIPSIS
+        >>> confirm_code_is_read(local, method)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         fedray.core.errors.BadInput: local.loss is given, but own does not read it: make its local with replace(...
     """

@@ -240,11 +240,11 @@ def table_command(
     wanted = read_scenario(find_scenario_file(scenario), [*overrides, *["report=false"] * no_report])
     if not wanted.table:
         raise BadInput("table is empty: give the scenario a `table:` list of cells, or use `fedray run`")
-    warn_of_own_cells(wanted, overrides)
+    only, shown = ([word.strip() for word in text.split(",") if word.strip()] for text in (cells, metrics))
+    warn_of_own_cells(wanted, overrides, only)
     from fedray.experiments.table import run_table
 
     where: dict[str, Any] = {"address": address, "wait_for": wait_for, "modules": modules}
-    only, shown = ([word.strip() for word in text.split(",") if word.strip()] for text in (cells, metrics))
     say = partial(run.say_line, phase=run.current_phase())  # cells speak in other threads
     result = run_table(wanted, out, only=only, metrics=shown, jobs=jobs, say=say, **where)
     click.echo((out / "table.tex").read_text(encoding="utf-8") if latex else result.text)

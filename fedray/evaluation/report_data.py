@@ -276,13 +276,18 @@ def _conformal_arrays(
     """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
     client = np.arange(answers.count_known(study))
     weights = find_client_weights(study, runtime, answer, [client]) if has_client_weights(study, answer) else {}
+    recorded, residual = _find_residual(study, progress), dict[int, answers.Residual]()
+    if study.method.one_model_per_client:  # its clients have variances of their own
+        residual = measure_residual_variance(study, runtime, progress.state, answer, weights)
+    elif recorded is not None:
+        residual = {0: answers.Residual(recorded)}
     measured = answers.Measured(
         answer,
         test=tested,
         held_out=runtime.ask(studies.outputs_on("hold_out", answer.models, worlds=1), answer.state),
         weights=weights,
         own={},
-        residual=measure_residual_variance(study, runtime, progress.state, answer, weights),
+        residual=residual,
         ood={},
         train={},
     )

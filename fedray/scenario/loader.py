@@ -572,23 +572,24 @@ def explain_kept_keys(file: Tree, changes: Tree, scenario: Scenario, *, whole: b
     return f"method.name = {method} keeps {keys} from the file: KEY=null gives its own default" if each else ""
 
 
-def warn_of_own_cells(scenario: Scenario, overrides: Overrides) -> None:
+def warn_of_own_cells(scenario: Scenario, overrides: Overrides, only: Sequence[str] = ()) -> None:
     """Warns of overrides that cells of the table replace by values of their own.
+
+    `only` has the names of the cells that are run. An empty list stands for all cells.
 
     Example:
         >>> import warnings
         >>> table = [{"name": "short"}, {"name": "long", "overrides": {"rounds": 9}}]
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     warn_of_own_cells(read_scenario({"table": table}, ["rounds=2", "seed=1"]), ["rounds=2", "seed=1"])
-        >>> str(caught[0].message)
-        'rounds = 2 cannot act in cell long, which has its own: change it in the file'
+        ...     warn_of_own_cells(read_scenario({"table": table}, ["rounds=2"]), ["rounds=2"], only=["short"])
+        ...     warn_of_own_cells(read_scenario({"table": table}, ["rounds=2"]), ["rounds=2"])
+        >>> [str(one.message) for one in caught]
+        ['rounds = 2 cannot act in cell long, which has its own: change it in the file']
     """
-    lines = []
+    lines, run = [], [cell for cell in scenario.table if cell.name in only or not only]
     for key, value in flatten(_overrides(overrides)).items():
-        if value is not None and (
-            cells := [cell.name for cell in scenario.table if cell.overrides.get(key, value) != value]
-        ):
+        if value is not None and (cells := [cell.name for cell in run if cell.overrides.get(key, value) != value]):
             lines.append(f"{key} = {quote_value(value)} cannot act in cell {name_some(cells)}, which has its own")
     if lines:
         warn_user(f"{'; '.join(lines)}: change it in the file")

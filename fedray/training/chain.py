@@ -436,7 +436,8 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
             for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
                 scale = 1.0 + float(theirs.abs().max())
                 if ours.shape != theirs.shape or not torch.allclose(ours, theirs, rtol=0.0, atol=_TOLERANCE * scale):
-                    raise Unread("gives other numbers than its layers one after another")
+                    other = "gives other numbers than its layers one after another"
+                    raise Unread("draws random numbers" if have_changed() else other)
         if have_changed():
             raise Unread("draws random numbers")
     if has_changed(untouched, module):

@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "branching": (between("Branching", lambda _, h: 2.0 * h if h.sum() > 0 else h.relu()), "calls sum"),
     "dropping": (between("Dropping", lambda net, h: F.dropout(h.relu(), 0.2, net.training)), "dropout as a function"),
     "modal": (between("Modal", lambda net, h: h.relu() if net.training else h.tanh()), "gives other numbers"),
-    "throwing": (between("Throwing", lambda _, h: h.relu() if random.random() < 0.999 else h.tanh()), "draws random"),
+    "throwing": (between("Throwing", lambda _, h: h.relu() if random.random() < 2.0 else h.tanh()), "draws random"),
     "counting": (Counting, "changes the module"),
     "keeping": (between("Keeping", keep), "changes the module"),
     "stopped": (between("Stopped", lambda _, h: h.relu().detach()), ""),

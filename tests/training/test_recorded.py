@@ -75,8 +75,7 @@ def test_every_step_sees_its_own_batch_and_only_full_ones_are_replayed(
     take = RecordedStep(step, 2)
     graph = Replay(take)
     monkeypatch.setattr(RecordedStep, "_record", lambda _self: graph if works else None)
-    sizes = [2, 1, 2, 2, 2, 1, 2]
-    for s, size in enumerate(sizes):
+    for s, size in enumerate(sizes := [2, 1, 2, 2, 2, 1, 2]):
         take(torch.full((size,), s + 1.0), torch.ones(size), torch.full((size,), 1 / size), True)
     take(torch.full((2,), 9.0), torch.ones(2), torch.tensor([0.7, 0.3]), False)
     assert np.allclose(seen, [(s + 1.0) * size * size for s, size in enumerate(sizes)] + [36.0])

@@ -66,8 +66,7 @@ def without_place(line: str, names: Names) -> str:
 def answer(text: str, home: Path) -> str:
     """Returns a chapter with what fedray says today."""
     names: Names = {"home": home, "__name__": "session"}
-    written: list[str] = []
-    code: list[str] = []
+    written, code = list[str](), list[str]()
     asked = [line for line in text.splitlines() if not line.startswith(INDENT)]
     for line, after in zip(asked, [*asked[1:], ""]):
         written.append(line)
