@@ -40,10 +40,9 @@ def holds_truth_values(column: Any) -> bool:
         >>> holds_truth_values(pd.Series([True, None])), holds_truth_values(pd.Series([True, "no"]))
         (True, False)
     """
-    if column.dtype.kind == "b":
-        return True
-    found = column.dropna() if column.dtype.name == "object" else ()
-    return len(found) > 0 and all(isinstance(value, bool | np.bool_) for value in found)
+    import pandas as pd
+
+    return bool(pd.api.types.infer_dtype(column, skipna=True) == "boolean")
 
 
 def holds_words(column: Any) -> bool:
