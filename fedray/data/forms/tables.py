@@ -3,7 +3,6 @@
 A *natural client* is a client named in the data, such as the writer of a text.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from fedray.data.files import find_path
 from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
-from fedray.files.layout import TABLES, list_leaf_files
+from fedray.files.layout import TABLES
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -57,11 +56,6 @@ def read_text_table(file: Path, delimiter: str) -> Any:
     if len(found) == 1:
         delimiter = found[0]
         head = read_names()
-    if len(head) == 1 and re.fullmatch(r"\S+( +\d+:\S+)+", head[0].strip()):
-        raise BadInput(
-            f"data: {file.name} is text of libsvm (label index:value ...): read it by "
-            "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
-        )
     arrays.refuse_twins([name for name in head if name], file.name)  # pandas would rename the second column
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding, low_memory=False)  # one type for each whole column
     if isinstance(frame.index, pd.MultiIndex):
@@ -383,8 +377,6 @@ def read_frame(file: Path, key: str = "path") -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if list_leaf_files(file):
-        raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
     kind = TABLES.get(file.suffix.lower(), "csv")
     try:
         if kind == "parquet":
