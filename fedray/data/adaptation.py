@@ -79,8 +79,6 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
         if not place.exists():
             raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
         thing = place
-    if "torch.DataLoader" in arrays.list_classes(thing):
-        raise BadInput("data is a DataLoader: give its data set, loader.dataset")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
     form = next((form for form in FORMS if form.is_it(thing)), None)

@@ -30,19 +30,14 @@ from fedray.own_code.user_code import blame_user_code, name_type
 # ---------------------------------------------------------------------------------------------------------------------
 # Readers of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
 
-NAME = "pairs of inputs and labels"
 OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
-MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
     """Describes an object of unknown form in a few words, for messages."""
     if isinstance(thing, tuple | list):
-        inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
-        return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
-    if is_array(thing):
-        return f"{name_type(thing)} without labels"
-    return name_type(thing)
+        return f"{name_type(thing)} of {len(thing)} ({', '.join(map(name_type, thing[:4]))})"
+    return f"{name_type(thing)} without labels" if is_array(thing) else name_type(thing)
 
 
 def read_labeled(thing: Any, reading: ReadOptions) -> Dataset:
@@ -274,7 +269,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
         BadInput: The data of a client do not fit the data of the other clients, or there are both common test samples
             and test samples of a client.
     """
-    refuse_idle(reading, OPTIONS, NAME)
+    refuse_idle(reading, OPTIONS, "pairs of inputs and labels")
     names, parts, common = list(clients), [], _read_test(reading)
     for client, value in clients.items():
         try:
