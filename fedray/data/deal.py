@@ -19,7 +19,6 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.forms.tables import LONGEST_KEPT, MOST_KEPT, MOST_KEPT_VALUES
 from fedray.data.partition import ClientRows, Generator, PartitionedData, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
@@ -156,11 +155,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             (columns["fold"] == fold) | ("fold" not in table.column_names)
         )
         if not inside.any():
-            there = ", ".join(map(str, np.unique(columns["fold"]).tolist()))
-            raise BadInput(
-                f"{key}: it has no rows of replicate {replicate} and fold {fold}, but of "
-                f"{len(np.unique(columns['replicate']))} replicates and fold {there}: give the file of these"
-            )
+            raise BadInput(f"{key}: it has no rows of replicate {replicate} and fold {fold}: give the file of these")
         rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
         n = len(data.train.y)
         if rows.max() >= n or (count := np.bincount(rows, minlength=n)).max() > 1 or not (kind == 0).any():
@@ -660,9 +655,8 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
         if wanted not in data.columns:
             known = ", ".join(data.columns)
             remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
-            if wanted in data.table or len(data.train.y) > MOST_KEPT_VALUES:
-                remedy += f" (columns of texts of over {LONGEST_KEPT} letters are left out, and in a table of over "
-                remedy += f"{MOST_KEPT:,} cells those of over {MOST_KEPT_VALUES:,} values)"
+            if wanted in data.table:
+                remedy += " (long texts, and in large tables inputs and columns of many values, are left out)"
             raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}{remedy}")
         return data.columns[wanted]
     return data.train.y
