@@ -214,8 +214,6 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     The samples of a fold are standardized with the mean and the standard deviation of its training samples.
     """
     inside = name.removeprefix("uci/")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
-        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
     places = [f"UCI/UCI_Datasets/{inside}/data", f"UCI_Datasets/{inside}/data", f"{inside}/data"]
     folder = find_file(root, name, places, "data.txt")
     data = _read_numbers(name, folder / "data.txt")
