@@ -26,6 +26,7 @@ from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_parquet_files
+from fedray.own_code.user_code import takes_positional
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -558,7 +559,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
         table |= data.columns if group is None else {"group": group, **data.columns}
         return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in table.items()}, clients)
     if own is not None:
-        wanted = partition.wants_columns(own)
+        wanted = takes_positional(own, 4, ("columns",))
 
         def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
