@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.net import dropping
+from fedray.own_code.contract import is_alike
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The chain is found by calling a module once, and recording the operations that torch runs as layers.
@@ -240,23 +241,13 @@ def find_changed_call(module: nn.Module) -> str | None:
 
 def has_changed(before: nn.Module, after: nn.Module) -> bool:
     """Returns whether a module has changed its attributes or buffers. `before` is an older copy of the module."""
-    own = ("_parameters", "_buffers", "_modules")
-    for a, b in zip(before.modules(), after.modules(), strict=False):
-        x, y = ({k: v for k, v in vars(m).items() if k not in own} | dict(m._buffers) for m in (a, b))
-        if x.keys() != y.keys() or not all(_is_same(x[k], y[k]) for k in x):
-            return True
-    return len(list(before.modules())) != len(list(after.modules()))
 
+    def list_values(module: nn.Module) -> list[dict[str, Any]]:
+        left_out = ("_parameters", "_buffers", "_modules")
+        parts = module.modules()
+        return [{k: v for k, v in vars(part).items() if k not in left_out} | part._buffers for part in parts]
 
-def _is_same(a: Any, b: Any) -> bool:
-    """Returns whether two attributes are equal. Objects of the same type count as equal if they cannot be compared."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return type(a) is type(b) and torch.equal(a, b)
-    if isinstance(a, list | tuple) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_is_same, a, b))
-    if isinstance(a, dict) and type(a) is type(b):
-        return a.keys() == b.keys() and all(_is_same(a[k], b[k]) for k in a)
-    return type(a) is type(b) and (not isinstance(a, int | float | str) or a == b)
+    return not is_alike(list_values(before), list_values(after))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
