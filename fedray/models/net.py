@@ -105,8 +105,6 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
         ('1.num_batches_tracked',)
     """
-    if any(tensor.is_complex() for _, tensor in _in_row(module)):
-        raise BadInput(f"model.name = {name}: it has complex parameters, which cannot be averaged: use real ones")
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if trainable == 0:
         raise BadInput(
@@ -183,7 +181,7 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields the name and the tensor of each trainable parameter and float buffer, in the order of a model's vector."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-    yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
+    yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point())
 
 
 def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -246,11 +244,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
         mean, variance = split_gaussian(outputs)
         return 0.5 * (variance.log() + (_like(y, mean) - mean).square() / variance + _LOG_2PI).sum(-1)
     squares = (outputs - _like(y, outputs)).square().sum(-1)
-    if objective == "half_mse":
-        return 0.5 * squares
-    if objective == "mse":
-        return squares
-    raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
+    return 0.5 * squares if objective == "half_mse" else squares
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:
