@@ -280,7 +280,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
-    columns = TableColumns([], inputs, categories, False, None, {})
+    columns = TableColumns([], inputs, categories, False, None, None)
     for remark in list_unseen(frame, columns, "x"):
         warn_user(remark, FedrayWarning)
     x = encode_inputs(frame, columns, data.origin)

@@ -87,7 +87,7 @@ class TableColumns(NamedTuple):
             becomes a 0-1 input, in the order of the list.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
-        groups: Index of the natural client for each value of the group column.
+        groups: The group column of the training table, or None.
         remarks: Sentences that tell the user about the choice of columns.
     """
 
@@ -96,7 +96,7 @@ class TableColumns(NamedTuple):
     categories: dict[str, list[str]]
     classes: bool
     group: str | None
-    groups: dict[Any, int]
+    groups: Any
     remarks: tuple[str, ...] = ()
 
     @property
@@ -152,8 +152,7 @@ def choose_columns(frame: Any, reading: ReadOptions, task: str) -> TableColumns:
         )
         if not classes and arrays.is_text(frame[column]):
             remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
-    groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
-    return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
+    return TableColumns(targets, inputs, categories, classes, group, frame[group] if group else None, remarks)
 
 
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
@@ -296,7 +295,7 @@ def list_unseen(frame: Any, columns: TableColumns, key: str) -> tuple[str, ...]:
 
     Example:
         >>> import pandas as pd
-        >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, {})
+        >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, None)
         >>> list_unseen(pd.DataFrame({"city": ["Rome", "ROME"]}), columns, "x")
         ("x: column city: 1 of 2 rows have values unseen in training, such as 'ROME', read as none of Oslo, Rome",)
     """
@@ -508,9 +507,7 @@ def _read_part(
         frame = frame.iloc[rows]
     origin = find_table_origin(frame, columns) if first is None else first.origin
     x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
-    group = None
-    if columns.group is not None:
-        group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
+    group = None if columns.group is None else number_groups(frame[columns.group], columns.groups)
     each = {name: columns.categories.get(name) for name in columns.inputs}
     widths = [1 if values is None else len(values) for values in each.values()]
     indicators = np.repeat([values is not None for values in each.values()], widths) if columns.categories else None
