@@ -79,16 +79,11 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
     The models are in evaluation mode. `x` are the inputs, `[n, ...]`. Gradients flow to the trainable
     parameters. Float buffers have the gradient 0.
 
-    Raises:
-        BadInput: `models` has a different shape.
-
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
         >>> compute_raw_outputs(net, torch.stack([net.init(7), net.init(8)]), torch.ones(5, 3)).shape
         torch.Size([2, 5, 2])
     """
-    if models.dim() != 2 or models.shape[1] != net.layout.d:
-        raise BadInput(f"outputs of models of shape {list(models.shape)}: give rows of {net.layout.d} numbers, [S, d]")
     net.module.eval()
     trained, parts = net.layout.names[: net.layout.trainable_tensors], torch.split(x, EVALUATED_ROWS)
     each = [
