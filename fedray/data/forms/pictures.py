@@ -73,9 +73,8 @@ def decode_picture(source: Any, size: int | None, where: str) -> Decoded:
     from PIL import Image, ImageOps
 
     try:
-        known = any(kind.__module__.startswith("PIL.") for kind in type(source).__mro__)
         source = Path(source).read_bytes() if isinstance(source, str | Path) else source
-        picture = source if known else Image.open(io.BytesIO(source))
+        picture = source if isinstance(source, Image.Image) else Image.open(io.BytesIO(source))
         raw, most = _read_header(picture)
         if picture.mode in ("RGB", "RGBA", "LA") and (most > 255 or ";16" in raw):
             raise BadInput(
