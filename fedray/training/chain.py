@@ -5,8 +5,8 @@ Plain layers are linear layers, convolutions, activations and poolings. A chain 
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,12 +14,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.net import dropping
+from fedray.models.network_checks import differentiate
 from fedray.own_code.contract import is_alike
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -418,10 +418,12 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
             x = x.view(n, *sample).to(place)
             for one in (module, untouched, layers):
                 one.train(training)
-            keys = rng.keys(number, "dropout", np.arange(n)) if training else None
             try:
-                want = _answer(module, net.layout, row, x.clone(), keys)
-                outputs, gradient = _answer(layers, layout, found.to_plain(row), x, keys, finish=found.finish_outputs)
+                with ExitStack() as masks:
+                    for one in (module, layers) if training else ():
+                        masks.enter_context(dropping(one, rng.keys(number, "dropout", np.arange(n))))
+                    want = differentiate(module, net.layout, row, x.clone())
+                    outputs, gradient = differentiate(layers, layout, found.to_plain(row), x, found.finish_outputs)
             except Exception as error:
                 raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
             for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
@@ -433,24 +435,3 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
             raise Unread("draws random numbers")
     if has_changed(untouched, module):
         raise Unread("changes the module")
-
-
-def _answer(
-    module: nn.Module,
-    layout: Layout,
-    row: Tensor,
-    x: Tensor,
-    keys: rng.Keys | None,
-    *,
-    finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
-) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, and the gradient `[d]` of a weighted sum of these outputs.
-
-    `keys` are the random keys of dropout. None means that no dropout mask is drawn.
-    """
-    tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
-    with nullcontext() if keys is None else dropping(module, keys):
-        out = finish(functional_call(module, tensors, (x,)))
-    weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
-    grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))
-    return out.detach(), torch.cat([g.flatten() for g in grads])
