@@ -448,9 +448,6 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
         raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
     arrays.refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
-    if train.y.ndim != 2:
-        shape = list(train.y.shape)
-        raise BadInput(f"data {name}: train has targets of shape {shape}: give one row for each sample, [n, q]")
     if standardize:
         (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:
