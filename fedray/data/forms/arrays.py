@@ -362,8 +362,6 @@ def read_labels(train: NDArray[Any], test: NDArray[Any] | None, task: str, names
     """
     given = ((train, "the labels"), (test, "the test labels"))
     parts = [_as_plain(part, where) for part, where in given if part is not None and len(part)]
-    if not parts:
-        raise BadInput("data: there are no labels: give one for each row")
     parts, is_text = _read_number_text(parts, task)
     kind = _find_kind(parts, task)
     if kind == "targets":

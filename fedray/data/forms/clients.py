@@ -162,8 +162,6 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     _warn_of_draws(dataset, first, reading)
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
     x = pictures.finish() if pictures.number else x
-    if pictures.number not in (0, number):
-        raise BadInput("data: some items are pictures of PIL and others are not: give all in one form")
     names = getattr(dataset, "classes", ())
     known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return RawRows(x, np.asarray(labels), names=tuple(names) if known else (), remarks=pictures.remarks())
