@@ -264,14 +264,6 @@ def read_folder(folder: Path | Mapping[str, Path], reading: ReadOptions) -> Data
 def _join_layouts(folders: Mapping[str, Path]) -> PictureFolders:
     """Joins the folders of several clients. The folder of each client holds a folder for each class."""
     each = {client: find_classes(folder) for client, folder in folders.items()}
-    parts = {client: {one.part for one in layout.classes} for client, layout in each.items()}
-    for client, layout in each.items():
-        if inner := next((one.client for one in layout.classes if one.client), None):
-            raise BadInput(
-                f"client {client}: {folders[client]} has clients of its own, such as {inner}: give that folder"
-            )
-        if parts[client] != set().union(*parts.values()):
-            raise BadInput(f"client {client} has no test rows, but others have: give all of them some, or none")
     classes = [one._replace(client=client) for client, layout in each.items() for one in layout.classes]
     remarks = [f"{remark} (client {client})" for client, layout in each.items() for remark in layout.remarks]
     return PictureFolders(sorted(classes, key=lambda one: one.part == "test"), remarks)
