@@ -12,7 +12,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
-from fedray.data.files import list_stamps
+from fedray.data.files import find_path, list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
@@ -75,10 +75,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     If `of_client` is True, the data belong to one of several clients, and must be of a form that has `join`.
     """
     if isinstance(thing, Path):
-        place = expand_user_path("data", str(thing))
-        if not place.exists():
-            raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
-        thing = place
+        thing = find_path("data", str(thing), "file or folder", "a file or a folder")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
     form = next((form for form in FORMS if form.is_it(thing)), None)
