@@ -338,7 +338,7 @@ LONGEST_KEPT = 256  # columns with longer texts are not kept, because NumPy stor
 KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of values that are of no use in partitions
 OPTIONS = {"target", "input", "exclude", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
-_FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
+_FRAMES = {"pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
 def is_frame(thing: Any) -> bool:
@@ -349,9 +349,7 @@ def is_frame(thing: Any) -> bool:
 def as_frame(thing: Any) -> Any:
     """Converts a pandas, polars or pyarrow table to a pandas table. The column names become text."""
     classes = arrays.list_classes(thing)
-    if "polars.LazyFrame" in classes:
-        thing = thing.collect()
-    if classes & {"polars.LazyFrame", "polars.DataFrame"}:
+    if "polars.DataFrame" in classes:
         thing = thing.to_arrow()
     if "pandas.DataFrame" not in classes:
         arrays.refuse_twins(thing.schema.names, "the table")
