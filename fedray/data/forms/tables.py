@@ -271,13 +271,12 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
     """Returns the constants to subtract from inputs before they become float32, `[f]`. None means that all are 0."""
-    numbers = [column for column in columns.inputs if column not in columns.categories]
-    found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
-    known = [
-        np.zeros(len(columns.categories[column])) if column in columns.categories else found[column]
-        for column in columns.inputs
-    ]
-    origin = np.concatenate([np.zeros(1) if part is None else part for part in known])
+    parts = []
+    for column in columns.inputs:
+        values = columns.categories.get(column)
+        own = find_origin(_as_numbers(frame[column])[:, None]) if values is None else None
+        parts.append(np.zeros(1 if values is None else len(values)) if own is None else own)
+    origin = np.concatenate(parts)
     return origin if origin.any() else None
 
 
