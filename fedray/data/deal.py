@@ -7,7 +7,6 @@ To *deal* samples is to distribute them. A *world* is a combination of a replica
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -569,8 +568,8 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
             )
 
         return deal
-    values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
-    return lambda rows, draw: known(values[rows], clients, draw)
+    values, more = _partition_values(data, name, options), {key: options[key] for key in options if key != "column"}
+    return lambda rows, draw: partition.PARTITIONS[name](values[rows], clients, draw, **more)
 
 
 def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> PartitionedData:

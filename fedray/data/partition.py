@@ -236,7 +236,7 @@ def raise_to_least(cut: ClientRows, least: int, generator: Generator) -> ClientR
 
 
 def take_owners(
-    values: Array, clients: int | None, _draw: Generator | None = None, *, column: str = "", min_rows: int | None = None
+    values: Array, clients: int | None, _draw: Generator | None = None, *, min_rows: int | None = None
 ) -> ClientRows:
     """Makes one client for each different value, such as a writer, a role or a printer. Clients are sorted by value.
 
@@ -245,7 +245,6 @@ def take_owners(
     Args:
         values: Natural group of each sample, or its value in a column of a table, `[n]`.
         clients: Expected number of clients. None accepts any number.
-        column: Name of the column in messages. Empty for natural groups.
         min_rows: Values with fewer than `min_rows` samples are left out, together with their samples.
 
     Example:
@@ -263,17 +262,11 @@ def take_owners(
             )
         cut = select_clients(cut, np.flatnonzero(size >= min_rows))
     if clients is not None and clients != cut.clients:
-        what = f"the column {column}" if column else "the natural partition"
-        raise BadInput(f"clients.number = {clients}, but {what} has {cut.clients} clients: leave it out, or set it so")
+        raise BadInput(f"clients.number = {clients}, but the data has {cut.clients} clients: leave it out or set it so")
     return cut
 
 
-def domain(
-    values: Array,
-    clients: int,
-    generator: Generator,
-    column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> ClientRows:
+def domain(values: Array, clients: int, generator: Generator) -> ClientRows:
     """Deals the samples of each domain evenly to a group of clients. Each different entry of `values` is a domain.
 
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
@@ -299,12 +292,7 @@ def domain(
     return gather_cut(order, owner.astype(np.int64), clients)
 
 
-def time(
-    values: Array,
-    clients: int,
-    _generator: Generator | None = None,
-    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> ClientRows:
+def time(values: Array, clients: int, _generator: Generator | None = None) -> ClientRows:
     """Sorts samples by a column, cuts them into N parts with equal numbers of samples, and deals part i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
