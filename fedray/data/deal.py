@@ -4,12 +4,10 @@ To *deal* samples is to distribute them. A *world* is a combination of a replica
 `ClientRows` say which client holds which samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +24,6 @@ from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pi
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_parquet_files
 from fedray.own_code.user_code import takes_positional
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The partition file is a Parquet file with the client that holds each training sample. Runs write such a file, and a
@@ -182,7 +177,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
     }
 
 
-def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
+def _read_ids(key: str, table: Any, name: str) -> IntArray:
     """Returns a column of a partition file. The values must be integers from 0 to 999,999,999.
 
     If the column is absent, returns zeros.
