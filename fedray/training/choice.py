@@ -215,10 +215,7 @@ def _choose_for_code(
 
     `plain` is the engine for the network without such code.
     """
-    parts = {"loss": local.loss, "gradient": local.gradient, "step": local.step, "particles": couples or None}
-    named = [f"its {name}" for name, part in parts.items() if part is not None]
-    what = f"{' and '.join(named)} {'is' if len(named) == 1 else 'are'} code"
-    general = plain
+    what, general = "its local training is code", plain
     if couples or plain.name not in ("vmap", "loop"):
         general = _choose_general(net, device, example, "", math.inf if couples else VMAP_FLOATS)
     refused = general.why if general.name == "loop" else None
