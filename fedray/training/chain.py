@@ -281,12 +281,11 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
         >>> [type(layer).__name__ for layer in layers], drops
         (['Linear', 'ReLU', 'Linear'], (Drop(layer=1, p=0.2, channels=False),))
     """
-    layers = [part for part in chain if type(part) not in DROPOUT]
+    layers = [part for part in chain if not isinstance(part, DROPOUT)]
     drops: list[Drop] = []
     for i, part in enumerate(chain):
-        if type(part) not in DROPOUT:
+        if not isinstance(part, DROPOUT):
             continue
-        assert isinstance(part, DROPOUT)
         behind = next((j for j in range(i + 1, len(chain)) if isinstance(chain[j], nn.Linear | nn.Conv2d)), None)
         between = chain[i + 1 : behind]
         if behind is None or type(chain[behind]) is not nn.Linear:
