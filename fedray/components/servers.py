@@ -269,8 +269,7 @@ def median(x: Tensor) -> Tensor:
         >>> median(torch.tensor([[1.0], [9.0], [2.0], [4.0]])).tolist()
         [3.0]
     """
-    n = len(x)
-    return _by_column(x, lambda part: part[(n - 1) // 2 : n // 2 + 1].mean(0))
+    return trimmed_mean(len(x))(x)
 
 
 def trimmed_mean(b: int) -> Center:
@@ -286,15 +285,10 @@ def trimmed_mean(b: int) -> Center:
 
     def center(x: Tensor) -> Tensor:
         cut = min(b, (len(x) - 1) // 2)
-        return _by_column(x, lambda part: part[cut : len(x) - cut].mean(0))
+        parts = (part.sort(0).values.double() for part in torch.split(x, _CHUNK, dim=1))
+        return torch.cat([part[cut : len(x) - cut].mean(0) for part in parts])
 
     return center
-
-
-def _by_column(x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """Sorts each column of a matrix `[n, d]`, and applies `score` to the sorted columns. Returns `[d]` float64."""
-    parts = [score(part.sort(0).values.double()) for part in torch.split(x, _CHUNK, dim=1)]
-    return torch.cat(parts)
 
 
 def krum(f: int, trainable: int, multi: bool = False) -> Center:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
-from fedray.data.files import list_stamps
+from fedray.data.files import find_path, list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
@@ -75,12 +75,7 @@ def _find_form(thing: Any, *, of_client: bool = False) -> tuple[Any, Form]:
     If `of_client` is True, the data belong to one of several clients, and must be of a form that has `join`.
     """
     if isinstance(thing, Path):
-        place = expand_user_path("data", str(thing))
-        if not place.exists():
-            raise BadInput(f"data = {thing}: there is no such file or folder: correct the path")
-        thing = place
-    if "torch.DataLoader" in arrays.list_classes(thing):
-        raise BadInput("data is a DataLoader: give its data set, loader.dataset")
+        thing = find_path("data", str(thing), "file or folder", "a file or a folder")
     if isinstance(thing, str):
         raise BadInput(f"data is text: give pathlib.Path({thing!r}) for a file or a folder, or data__name")
     form = next((form for form in FORMS if form.is_it(thing)), None)
@@ -142,8 +137,6 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """Reads a mapping from the name of each client to its data. Joins the data of all clients."""
-    if not things:
-        raise BadInput("data: there is no client in the mapping: give {client: data}")
     found: dict[str, tuple[Any, Form]] = {}
     for client, thing in things.items():
         try:
@@ -282,7 +275,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
     categories = {name: list(values) for name in inputs if (values := known[name]) is not None}
     for name in inputs:
         _check_column(name, frame[name], categories.get(name), fill=data.means is not None)
-    columns = TableColumns([], inputs, categories, False, None, {})
+    columns = TableColumns([], inputs, categories, False, None, None)
     for remark in list_unseen(frame, columns, "x"):
         warn_user(remark, FedrayWarning)
     x = encode_inputs(frame, columns, data.origin)

@@ -4,13 +4,10 @@ To *deal* samples is to distribute them. A *world* is a combination of a replica
 `ClientRows` say which client holds which samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +16,6 @@ from fedray.core.errors import BadInput, FedrayError, suggest_nearest
 from fedray.core.types import IntArray, count_test_clients
 from fedray.data import partition
 from fedray.data.forms.rows import GIVEN_ROW
-from fedray.data.forms.tables import LONGEST_KEPT, MOST_KEPT, MOST_KEPT_VALUES
 from fedray.data.partition import ClientRows, Generator, PartitionedData, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards, hash_array
 from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options, split_shifts
@@ -27,9 +23,7 @@ from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_parquet_files
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from fedray.own_code.user_code import takes_positional
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The partition file is a Parquet file with the client that holds each training sample. Runs write such a file, and a
@@ -156,11 +150,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
             (columns["fold"] == fold) | ("fold" not in table.column_names)
         )
         if not inside.any():
-            there = ", ".join(map(str, np.unique(columns["fold"]).tolist()))
-            raise BadInput(
-                f"{key}: it has no rows of replicate {replicate} and fold {fold}, but of "
-                f"{len(np.unique(columns['replicate']))} replicates and fold {there}: give the file of these"
-            )
+            raise BadInput(f"{key}: it has no rows of replicate {replicate} and fold {fold}: give the file of these")
         rows, owner, kind = columns["row"][inside], columns["client"][inside], split[inside]
         n = len(data.train.y)
         if rows.max() >= n or (count := np.bincount(rows, minlength=n)).max() > 1 or not (kind == 0).any():
@@ -187,7 +177,7 @@ def _describe_data(data: Dataset) -> dict[str, str]:
     }
 
 
-def _read_ids(key: str, table: pa.Table, name: str) -> IntArray:
+def _read_ids(key: str, table: Any, name: str) -> IntArray:
     """Returns a column of a partition file. The values must be integers from 0 to 999,999,999.
 
     If the column is absent, returns zeros.
@@ -563,7 +553,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
         table |= data.columns if group is None else {"group": group, **data.columns}
         return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in table.items()}, clients)
     if own is not None:
-        wanted = partition.wants_columns(own)
+        wanted = takes_positional(own, 4, ("columns",))
 
         def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
@@ -573,8 +563,8 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
             )
 
         return deal
-    values, known = _partition_values(data, name, options), partial(partition.PARTITIONS[name], **options)
-    return lambda rows, draw: known(values[rows], clients, draw)
+    values, more = _partition_values(data, name, options), {key: options[key] for key in options if key != "column"}
+    return lambda rows, draw: partition.PARTITIONS[name](values[rows], clients, draw, **more)
 
 
 def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> PartitionedData:
@@ -660,9 +650,8 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
         if wanted not in data.columns:
             known = ", ".join(data.columns)
             remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
-            if wanted in data.table or len(data.train.y) > MOST_KEPT_VALUES:
-                remedy += f" (columns of texts of over {LONGEST_KEPT} letters are left out, and in a table of over "
-                remedy += f"{MOST_KEPT:,} cells those of over {MOST_KEPT_VALUES:,} values)"
+            if wanted in data.table:
+                remedy += " (long texts, and in large tables inputs and columns of many values, are left out)"
             raise BadInput(f"data.partition.column = {wanted}: no such column in {data.name}{remedy}")
         return data.columns[wanted]
     return data.train.y

@@ -1,13 +1,10 @@
 """Finds data files on disk, unpacks archives, and stores arrays in files if they are too large for memory."""
 
-import csv
-import lzma
 import mmap
 import os
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedray.core.errors import BadInput, Unwritable
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.core.types import IntArray
 from fedray.files.plain import expand_user_path
 
@@ -85,16 +82,14 @@ def find_file(root: Path | None, name: str, candidates: list[str], needs: str = 
     raise BadInput(f"data.name = {name}, but there is no {where}: {get}set data.root or FEDRAY_DATA")
 
 
-_FORMATS = (csv.Error, tarfile.TarError, lzma.LZMAError, zlib.error)
-DAMAGE = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, AssertionError, *_FORMATS)
-
-
 @contextmanager
 def blame_file(name: str, path: Path) -> Iterator[None]:
     """Runs a block of code that reads a data file. An error in the block becomes a `BadInput` that names the file."""
     try:
         yield
-    except DAMAGE as error:
+    except (FedrayError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # the packages that read files raise errors of many kinds
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BadInput(f"data.name = {name}, but {path} is damaged ({reason}): replace it by the original") from error
 

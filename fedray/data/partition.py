@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from fedray.core.errors import BadInput, suggest_nearest
+from fedray.core.errors import BadInput, quote_value, suggest_nearest
 from fedray.core.types import BoolArray, FloatArray, IntArray, round_to_sum
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.own_code.user_code import describe_exception, name_callable, name_type
+from fedray.own_code.user_code import describe_exception, name_callable
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The result of a partition, and the samples that are taken from clients for the server and for validation.
@@ -236,7 +236,7 @@ def raise_to_least(cut: ClientRows, least: int, generator: Generator) -> ClientR
 
 
 def take_owners(
-    values: Array, clients: int | None, _draw: Generator | None = None, *, column: str = "", min_rows: int | None = None
+    values: Array, clients: int | None, _draw: Generator | None = None, *, min_rows: int | None = None
 ) -> ClientRows:
     """Makes one client for each different value, such as a writer, a role or a printer. Clients are sorted by value.
 
@@ -245,7 +245,6 @@ def take_owners(
     Args:
         values: Natural group of each sample, or its value in a column of a table, `[n]`.
         clients: Expected number of clients. None accepts any number.
-        column: Name of the column in messages. Empty for natural groups.
         min_rows: Values with fewer than `min_rows` samples are left out, together with their samples.
 
     Example:
@@ -263,17 +262,11 @@ def take_owners(
             )
         cut = select_clients(cut, np.flatnonzero(size >= min_rows))
     if clients is not None and clients != cut.clients:
-        what = f"the column {column}" if column else "the natural partition"
-        raise BadInput(f"clients.number = {clients}, but {what} has {cut.clients} clients: leave it out, or set it so")
+        raise BadInput(f"clients.number = {clients}, but the data has {cut.clients} clients: leave it out or set it so")
     return cut
 
 
-def domain(
-    values: Array,
-    clients: int,
-    generator: Generator,
-    column: str = "domain",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> ClientRows:
+def domain(values: Array, clients: int, generator: Generator) -> ClientRows:
     """Deals the samples of each domain evenly to a group of clients. Each different entry of `values` is a domain.
 
     There are G domains, N clients and n samples. Domain g has n_g samples, and gets `1 + (N - G) n_g / n` clients,
@@ -299,12 +292,7 @@ def domain(
     return gather_cut(order, owner.astype(np.int64), clients)
 
 
-def time(
-    values: Array,
-    clients: int,
-    _generator: Generator | None = None,
-    column: str = "",  # noqa: ARG001  (an option of the scenario, by which the caller has chosen the values)
-) -> ClientRows:
+def time(values: Array, clients: int, _generator: Generator | None = None) -> ClientRows:
     """Sorts samples by a column, cuts them into N parts with equal numbers of samples, and deals part i to client i.
 
     Client i gets the samples between the quantiles `i / N` and `(i + 1) / N`. Samples of the same time keep their
@@ -483,12 +471,9 @@ def shards(labels: Array, clients: int, generator: Generator, shards: int = 2) -
 
     Each client gets `shards` shards.
     """
-    flat = labels.reshape(len(labels), -1)
-    if flat.shape[1] != 1:
-        raise BadInput("data.partition.name = shards, but the data has several targets: use iid or natural")
     n, total = len(labels), clients * shards
     check_rows(n, clients, shards)
-    order = shuffle_by(flat[:, 0], generator)
+    order = shuffle_by(labels.reshape(n, -1)[:, 0], generator)
     shard = np.arange(n) * total // n  # sizes differ by at most 1
     return gather_cut(order, generator.permutation(total)[shard] // shards, clients)
 
@@ -666,25 +651,13 @@ def deal_by_function(
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
     parts = [np.asarray(rows) for rows in found] if isinstance(found, Sequence | np.ndarray) else []
-    wanted = f"return a list of {clients} arrays, each with numbers of rows from 0 to {len(labels) - 1}"
-    if len(parts) != clients:
-        number = f" of {len(parts)}" if parts else ""
-        raise BadInput(f"{where}: it returned {name_type(found)}{number}: {wanted}")
-    for client, rows in enumerate(parts):
-        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
-            raise BadInput(f"{where}: client {client} gets {rows.dtype} of shape {list(rows.shape)}: {wanted}")
-        if len(outside := rows[(rows < 0) | (rows >= len(labels))]):
-            raise BadInput(f"{where}: client {client} gets row {outside[0]}: {wanted}")
+    whole = all(rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows)) for rows in parts)
+    if len(parts) != clients or not whole or any(((rows < 0) | (rows >= len(labels))).any() for rows in parts):
+        raise BadInput(
+            f"{where}: it returned {quote_value(found)}: return a list of {clients} arrays, each with numbers of rows "
+            f"from 0 to {len(labels) - 1}"
+        )
     return cut_of_parts(parts, len(labels), where)
-
-
-def wants_columns(function: Callable[..., Any]) -> bool:
-    """Returns whether a function has a keyword-only argument `columns`."""
-    try:
-        found = inspect.signature(function).parameters.get("columns")
-    except (TypeError, ValueError):  # the function has no signature
-        return False
-    return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
@@ -759,11 +732,9 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     import datasets
 
     name = type(partitioner).__name__
-    if partitioner.is_dataset_assigned():
-        raise BadInput(f"data.partition = {name}: it has a data set already: give a fresh one, without rows")
     own, rows = copy.deepcopy(partitioner), len(next(iter(columns.values())))
-    own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
     try:
+        own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they warn of repeated draws; if draws fail, there is an error anyway
             number = own.num_partitions

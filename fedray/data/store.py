@@ -38,7 +38,7 @@ from fedray.data.files import (
     untar,
 )
 from fedray.data.forms import hugging_face, pictures
-from fedray.data.forms.clients import read_leaf_files, read_table_folder
+from fedray.data.forms.clients import read_table_folder, read_users
 from fedray.data.forms.rows import make_reading
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_population, make_sine
@@ -214,8 +214,6 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     The samples of a fold are standardized with the mean and the standard deviation of its training samples.
     """
     inside = name.removeprefix("uci/")
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", inside):
-        raise BadInput(f"data.name = {name}: write uci/ and the name of a folder, such as uci/yacht")
     places = [f"UCI/UCI_Datasets/{inside}/data", f"UCI_Datasets/{inside}/data", f"{inside}/data"]
     folder = find_file(root, name, places, "data.txt")
     data = _read_numbers(name, folder / "data.txt")
@@ -473,7 +471,7 @@ def load_leaf(root: Path | None, reading: ReadOptions, *, path: str | None = Non
     """
     place = find_leaf_place(root, path)
     other = None if reading.test is None else find_leaf_place(root, reading.test, "test")
-    return read_leaf_files(place, reading._replace(test=other))
+    return read_users(place, reading._replace(test=other))
 
 
 def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path", **_: Any) -> Path:

@@ -448,9 +448,6 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
         raise BadInput(f"data {name}: float32 does not tell the inputs apart as they are: subtract a constant first")
     arrays.refuse_coarse_targets([train.y, test.y], f"data {name}: the targets")
     train, test = _as_columns(train), _as_columns(test)
-    if train.y.ndim != 2:
-        shape = list(train.y.shape)
-        raise BadInput(f"data {name}: train has targets of shape {shape}: give one row for each sample, [n, q]")
     if standardize:
         (shift, scale), (y_shift, y_scale) = column_moments(train.x), column_moments(train.y)
     else:
@@ -460,16 +457,15 @@ def regression(name: str, train: Split, test: Split, standardize: bool = True) -
     return Dataset(name, train, test, 0, (), *statistics, origin=origin)
 
 
-def _convert_types(name: str, train: Any, test: Any, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
+def _convert_types(name: str, train: Split, test: Split, what: str) -> tuple[Split, Split, NDArray[np.float64] | None]:
     """Converts both parts to arrays, and floating-point inputs to float32.
 
     Returns the arrays, and the constants that were subtracted from the inputs.
     """
-    parts: list[Any] = []
+    parts = []
     for part, split in (("train", train), ("test", test)):
-        where, given = f"data {name}: {part}", split if isinstance(split, Split) else ()
-        made: list[Any] = [v if v is None else arrays.as_array(v, where) for v in given]
-        parts.append(Split(*made) if given else split)
+        made: list[Any] = [v if v is None else arrays.as_array(v, f"data {name}: {part}") for v in split]
+        parts.append(Split(*made))
     check_parts(name, *parts, what=what)
     origin = find_origin(parts[0].x)
     train, test = (part._replace(x=arrays.as_float32(subtract(part.x, origin))) for part in parts)

@@ -191,17 +191,13 @@ def _predictor(classes: int) -> Any:
     """
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-    class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    class Predictor(ClassifierMixin if classes else RegressorMixin, BaseEstimator):  # type: ignore[misc]
         classes_ = np.arange(classes)
 
         def predict(self, x: Any) -> Any:
-            return x.argmax(axis=1)
+            return x.argmax(axis=1) if classes else x
 
         def predict_proba(self, x: Any) -> Any:
             return x
 
-    class Regressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-        def predict(self, x: Any) -> Any:
-            return x
-
-    return Classifier() if classes else Regressor()
+    return Predictor()

@@ -79,16 +79,11 @@ def compute_raw_outputs(net: Net, models: Tensor, x: Tensor) -> Tensor:
     The models are in evaluation mode. `x` are the inputs, `[n, ...]`. Gradients flow to the trainable
     parameters. Float buffers have the gradient 0.
 
-    Raises:
-        BadInput: `models` has a different shape.
-
     Example:
         >>> net = net_of(lambda: nn.Linear(3, 2), "mine", "cross_entropy", 2)
         >>> compute_raw_outputs(net, torch.stack([net.init(7), net.init(8)]), torch.ones(5, 3)).shape
         torch.Size([2, 5, 2])
     """
-    if models.dim() != 2 or models.shape[1] != net.layout.d:
-        raise BadInput(f"outputs of models of shape {list(models.shape)}: give rows of {net.layout.d} numbers, [S, d]")
     net.module.eval()
     trained, parts = net.layout.names[: net.layout.trainable_tensors], torch.split(x, EVALUATED_ROWS)
     each = [
@@ -105,8 +100,6 @@ def layout_of(module: nn.Module, name: str = "module") -> Layout:
         >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))).counters
         ('1.num_batches_tracked',)
     """
-    if any(tensor.is_complex() for _, tensor in _in_row(module)):
-        raise BadInput(f"model.name = {name}: it has complex parameters, which cannot be averaged: use real ones")
     trainable = sum(p.numel() for p in module.parameters() if p.requires_grad)
     if trainable == 0:
         raise BadInput(
@@ -183,7 +176,7 @@ def _separate_shared_layers(module: nn.Module, known: set[int]) -> nn.Module:
 def _in_row(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields the name and the tensor of each trainable parameter and float buffer, in the order of a model's vector."""
     yield from ((name, p) for name, p in module.named_parameters() if p.requires_grad)
-    yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point() or b.is_complex())
+    yield from ((name, b) for name, b in _persistent(module) if b.is_floating_point())
 
 
 def _counters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -246,11 +239,7 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
         mean, variance = split_gaussian(outputs)
         return 0.5 * (variance.log() + (_like(y, mean) - mean).square() / variance + _LOG_2PI).sum(-1)
     squares = (outputs - _like(y, outputs)).square().sum(-1)
-    if objective == "half_mse":
-        return 0.5 * squares
-    if objective == "mse":
-        return squares
-    raise BadInput(f"objective = {objective}: choose cross_entropy, half_mse, mse or gaussian_nll")
+    return 0.5 * squares if objective == "half_mse" else squares
 
 
 def factor_fisher(objective: Objective, outputs: Tensor) -> Tensor:

@@ -285,7 +285,7 @@ class NextCharacter(nn.Module):
 
 
 def lstm(
-    input_shape: tuple[int, ...],
+    _input_shape: tuple[int, ...],
     outputs: int,
     *,
     vocabulary: int | None = None,
@@ -296,7 +296,6 @@ def lstm(
     """Returns the network of McMahan et al. 2017 for Shakespeare: embeddings of length 8, two LSTM layers of 256 units.
 
     Args:
-        input_shape: Shape of one sample, `(L,)`. L is the number of characters in a window of text.
         outputs: Number of characters to choose from.
         vocabulary: Number of different characters in the inputs. None means `outputs`.
         embedding: Length of a character's vector.
@@ -307,11 +306,6 @@ def lstm(
         >>> lstm((80,), 90).embedding, lstm((80,), 90, vocabulary=91).embedding
         (Embedding(90, 8), Embedding(91, 8))
     """
-    if len(input_shape) != 1:
-        raise BadInput(
-            f"model.name = lstm: inputs of shape {list(input_shape)} are not sequences of characters: choose "
-            "linear, mlp or cnn"
-        )
     return NextCharacter(vocabulary or outputs, outputs, embedding=embedding, hidden=hidden, layers=layers)
 
 

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.types import Net
+from fedray.core.types import Layout, Net
 from fedray.models.net import layout_of
 from fedray.own_code.contract import contract
 from fedray.own_code.user_code import blame_user_code, describe_exception, name_type
@@ -119,8 +119,6 @@ def try_training(net: Net, rows: Tensor) -> None:
         out = functional_call(module, tensors, (rows,))
         check_outputs(net, out, len(rows), " in training", heads=True)
         check_finite_outputs(net, out, " in training")
-        if not out.requires_grad:
-            raise BadInput(f"{where} puts out numbers without a gradient: leave out detach, no_grad and .data")
         torch.autograd.grad(out.double().sum(), [tensors[name] for name in trained], allow_unused=True)
 
 
@@ -257,12 +255,24 @@ def _answer_rows(net: Net, module: nn.Module, row: Tensor, example: Tensor, n: i
     Returns the outputs for the first 3 samples as a vector. In training mode, the gradient of a weighted sum of these
     outputs is appended.
     """
-    x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))
-    tensors = {name: view.clone().requires_grad_() for name, view in net.layout.views(row).items()}
+    x = make_inputs(example, _ALL, like=row, key=rng.keys(1, "padding"))[:n]
     with rng.torch_scope(0, row.device):
-        out: Tensor = functional_call(module, tensors, (x[:n],))[:_FEW]
-    if not module.training:
-        return out.detach().flatten()
-    weighted = (out * torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)).sum()
-    grads = torch.autograd.grad(weighted, list(tensors.values()), allow_unused=True)
-    return torch.cat([out.detach().flatten(), *(g.flatten() for g in grads if g is not None)])
+        if module.training:
+            return torch.cat([p.flatten() for p in differentiate(module, net.layout, row, x, lambda out: out[:_FEW])])
+        with torch.no_grad():
+            out: Tensor = functional_call(module, net.layout.views(row), (x,))
+    return out[:_FEW].flatten()
+
+
+def differentiate(
+    module: nn.Module, layout: Layout, row: Tensor, x: Tensor, finish: Callable[[Tensor], Tensor] = lambda out: out
+) -> tuple[Tensor, Tensor]:
+    """Returns the outputs of a model `row`, `[d]`, and the gradient of a weighted sum of these outputs.
+
+    `finish` changes the outputs before they are weighted. Values of the model that are not used have no gradient.
+    """
+    tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
+    out = finish(functional_call(module, tensors, (x,)))
+    weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
+    grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()), allow_unused=True)
+    return out.detach(), torch.cat([g.flatten() for g in grads if g is not None])

@@ -328,11 +328,13 @@ def is_alike(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor | np.ndarray | np.generic | float):
         return type(one) is type(other) and _are_close(_to_array(one), _to_array(other))
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(is_alike(one[key], other[key]) for key in one)
+        same = isinstance(other, Mapping) and one.keys() == other.keys()
+        return same and all(is_alike(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(is_alike, one, other))
+        return isinstance(other, tuple | list) and len(one) == len(other) and all(map(is_alike, one, other))
     if is_dataclass(one) and not isinstance(one, type):
-        return all(is_alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+        same = type(one) is type(other)
+        return same and all(is_alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
     return not isinstance(one, int | str | bytes | range | set | frozenset | None) or bool(one == other)
 
 

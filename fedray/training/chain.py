@@ -5,8 +5,8 @@ Plain layers are linear layers, convolutions, activations and poolings. A chain 
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,12 +14,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.core import rng
 from fedray.core.types import Layout, Net
 from fedray.models.net import dropping
+from fedray.models.network_checks import differentiate
+from fedray.own_code.contract import is_alike
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The chain is found by calling a module once, and recording the operations that torch runs as layers.
@@ -130,8 +131,6 @@ class _Reader(TorchDispatchMode):
             part.train()
         if found is not self.value:
             raise Unread("returns something other than what its last layer gives")
-        if not found.requires_grad:
-            raise Unread("stops the gradient")
         if order != dropping:
             raise Unread("calls its dropout layers in another order than it holds them")
         return Chain(tuple(self.layers), tuple(self.names), self.log_softmax)
@@ -167,8 +166,6 @@ class _Reader(TorchDispatchMode):
         x = self.value
         if name in ("addmm", "mm") and id(asked["mat2"]) in self._turned:
             weight, bias = self._turned[id(asked["mat2"])], asked["self"] if name == "addmm" else None
-            if asked.get("alpha", 1) != 1 or asked.get("beta", 1) != 1:
-                raise Unread("scales what its layers give")
             self._add_names(weight, bias)
             return [nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")]
         if name == "convolution" and x.dim() == 4 and not asked["transposed"]:
@@ -186,8 +183,6 @@ class _Reader(TorchDispatchMode):
             return [nn.AvgPool2d((x.shape[2], x.shape[3])), *([] if out.dim() == 4 else [nn.Flatten()])]
         if name == "_adaptive_avg_pool2d":
             (high, wide), (rows, columns) = x.shape[2:], out.shape[2:]
-            if high % rows or wide % columns:
-                raise Unread("pools to a size that does not divide its inputs")
             return [nn.AvgPool2d((high // rows, wide // columns))]
         if name in ("view", "_unsafe_view", "clone"):
             if out.shape == x.shape:
@@ -240,23 +235,13 @@ def find_changed_call(module: nn.Module) -> str | None:
 
 def has_changed(before: nn.Module, after: nn.Module) -> bool:
     """Returns whether a module has changed its attributes or buffers. `before` is an older copy of the module."""
-    own = ("_parameters", "_buffers", "_modules")
-    for a, b in zip(before.modules(), after.modules(), strict=False):
-        x, y = ({k: v for k, v in vars(m).items() if k not in own} | dict(m._buffers) for m in (a, b))
-        if x.keys() != y.keys() or not all(_is_same(x[k], y[k]) for k in x):
-            return True
-    return len(list(before.modules())) != len(list(after.modules()))
 
+    def list_values(module: nn.Module) -> list[dict[str, Any]]:
+        left_out = ("_parameters", "_buffers", "_modules")
+        parts = module.modules()
+        return [{k: v for k, v in vars(part).items() if k not in left_out} | part._buffers for part in parts]
 
-def _is_same(a: Any, b: Any) -> bool:
-    """Returns whether two attributes are equal. Objects of the same type count as equal if they cannot be compared."""
-    if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return type(a) is type(b) and torch.equal(a, b)
-    if isinstance(a, list | tuple) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_is_same, a, b))
-    if isinstance(a, dict) and type(a) is type(b):
-        return a.keys() == b.keys() and all(_is_same(a[k], b[k]) for k in a)
-    return type(a) is type(b) and (not isinstance(a, int | float | str) or a == b)
+    return not is_alike(list_values(before), list_values(after))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -296,12 +281,11 @@ def split_drops(chain: Sequence[nn.Module]) -> tuple[tuple[nn.Module, ...], tupl
         >>> [type(layer).__name__ for layer in layers], drops
         (['Linear', 'ReLU', 'Linear'], (Drop(layer=1, p=0.2, channels=False),))
     """
-    layers = [part for part in chain if type(part) not in DROPOUT]
+    layers = [part for part in chain if not isinstance(part, DROPOUT)]
     drops: list[Drop] = []
     for i, part in enumerate(chain):
-        if type(part) not in DROPOUT:
+        if not isinstance(part, DROPOUT):
             continue
-        assert isinstance(part, DROPOUT)
         behind = next((j for j in range(i + 1, len(chain)) if isinstance(chain[j], nn.Linear | nn.Conv2d)), None)
         between = chain[i + 1 : behind]
         if behind is None or type(chain[behind]) is not nn.Linear:
@@ -427,10 +411,12 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
             x = x.view(n, *sample).to(place)
             for one in (module, untouched, layers):
                 one.train(training)
-            keys = rng.keys(number, "dropout", np.arange(n)) if training else None
             try:
-                want = _answer(module, net.layout, row, x.clone(), keys)
-                outputs, gradient = _answer(layers, layout, found.to_plain(row), x, keys, finish=found.finish_outputs)
+                with ExitStack() as masks:
+                    for one in (module, layers) if training else ():
+                        masks.enter_context(dropping(one, rng.keys(number, "dropout", np.arange(n))))
+                    want = differentiate(module, net.layout, row, x.clone())
+                    outputs, gradient = differentiate(layers, layout, found.to_plain(row), x, found.finish_outputs)
             except Exception as error:
                 raise Unread(f"could not be compared with its layers ({' '.join(str(error).split())[:100]})") from None
             for ours, theirs in ((outputs, want[0]), (found.from_plain(gradient), want[1])):
@@ -442,24 +428,3 @@ def _compare(net: Net, found: Recognized, chain: Chain, sample: tuple[int, ...])
             raise Unread("draws random numbers")
     if has_changed(untouched, module):
         raise Unread("changes the module")
-
-
-def _answer(
-    module: nn.Module,
-    layout: Layout,
-    row: Tensor,
-    x: Tensor,
-    keys: rng.Keys | None,
-    *,
-    finish: Callable[[Tensor], Tensor] = lambda outputs: outputs,
-) -> tuple[Tensor, Tensor]:
-    """Returns a module's outputs `[n, C]`, and the gradient `[d]` of a weighted sum of these outputs.
-
-    `keys` are the random keys of dropout. None means that no dropout mask is drawn.
-    """
-    tensors = {name: view.clone().requires_grad_() for name, view in layout.views(row).items()}
-    with nullcontext() if keys is None else dropping(module, keys):
-        out = finish(functional_call(module, tensors, (x,)))
-    weights = torch.linspace(-1.0, 2.0, out.numel()).to(out).view(out.shape)
-    grads = torch.autograd.grad((out * weights).sum(), list(tensors.values()))
-    return out.detach(), torch.cat([g.flatten() for g in grads])

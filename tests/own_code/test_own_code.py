@@ -71,6 +71,8 @@ def test_results_are_alike_but_for_their_rounding() -> None:
         {"a": torch.ones(3), "b": (np.arange(3), [1.0, None, "y"])},
         {"a": torch.ones(3)},
         {"a": torch.ones(3).double(), "b": one["b"]},
+        {"a": torch.ones(3), "b": None},  # a list and None had no common length, and a dict and None no common keys
+        None,
     ):
         assert not is_alike(one, other)
     assert is_alike(np.array([np.nan, np.inf]), np.array([np.nan, np.inf]))

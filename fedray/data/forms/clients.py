@@ -30,19 +30,14 @@ from fedray.own_code.user_code import blame_user_code, name_type
 # ---------------------------------------------------------------------------------------------------------------------
 # Readers of pairs of inputs and labels: arrays, tensors, texts, and map-style data sets of torch.
 
-NAME = "pairs of inputs and labels"
 OPTIONS = ("test", "test_fraction", "task", "missing", "tokenizer", "length", "size")
-MOST_NAMED = 4
 
 
 def describe_thing(thing: Any) -> str:
     """Describes an object of unknown form in a few words, for messages."""
     if isinstance(thing, tuple | list):
-        inner = ", ".join(name_type(part) for part in thing[:MOST_NAMED])
-        return f"{name_type(thing)} of {len(thing)} ({inner}{', ...' if len(thing) > MOST_NAMED else ''})"
-    if is_array(thing):
-        return f"{name_type(thing)} without labels"
-    return name_type(thing)
+        return f"{name_type(thing)} of {len(thing)} ({', '.join(map(name_type, thing[:4]))})"
+    return f"{name_type(thing)} without labels" if is_array(thing) else name_type(thing)
 
 
 def read_labeled(thing: Any, reading: ReadOptions) -> Dataset:
@@ -167,8 +162,6 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     _warn_of_draws(dataset, first, reading)
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
     x = pictures.finish() if pictures.number else x
-    if pictures.number not in (0, number):
-        raise BadInput("data: some items are pictures of PIL and others are not: give all in one form")
     names = getattr(dataset, "classes", ())
     known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return RawRows(x, np.asarray(labels), names=tuple(names) if known else (), remarks=pictures.remarks())
@@ -274,7 +267,7 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
         BadInput: The data of a client do not fit the data of the other clients, or there are both common test samples
             and test samples of a client.
     """
-    refuse_idle(reading, OPTIONS, NAME)
+    refuse_idle(reading, OPTIONS, "pairs of inputs and labels")
     names, parts, common = list(clients), [], _read_test(reading)
     for client, value in clients.items():
         try:
@@ -399,15 +392,40 @@ def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
 # LEAF's JSON, as a dict, a file, or a folder with folders `train` and `test`. Each user in the JSON is a client.
 
 
-def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -> Dataset:
+def holds_users(thing: Any) -> bool:
+    """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
+    if isinstance(thing, Path):
+        return bool(layout.list_leaf_files(thing))
+    return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))
+
+
+def read_users(thing: Any, reading: ReadOptions) -> Dataset:
     """Converts the samples of all users in LEAF's JSON to a data set. Each user with training samples is a client.
 
-    `train` and `test` are lists of the contents of JSON files. Test samples of users who are not in `train` get group
-    -1.
+    Test samples of users without training samples get group -1.
+
+    Args:
+        thing: The JSON as a dict, as two dicts (train, test), or in a file or a folder of files.
+        reading: The options for reading. `reading.test` may be a dict, a file or a folder with the test samples.
 
     Raises:
-        BadInput: A user in `train` has no samples, or the samples of a user do not fit the samples of other users.
+        BadInput: There are no training samples, a user in the training part has no samples, or the samples of a user do
+            not fit the samples of other users.
     """
+    if isinstance(thing, Path):
+        folders = layout.list_leaf_files(thing)
+        train, test = folders.get("train", []), folders.get("test", folders.get("validation", []))
+        if not train:
+            raise BadInput(f"data.path = {thing}: it has no JSON of users in a folder train: put some there")
+    else:
+        train, test = ([thing[0]], [thing[1]]) if is_pair(thing) else ([thing], [])
+    if isinstance(reading.test, Path):
+        at = expand_user_path("data.test", str(reading.test))
+        test = [file for some in layout.list_leaf_files(at).values() for file in some] if at.exists() else []
+        if not test:
+            raise BadInput(f"data.test = {reading.test}: it has no JSON of users: give LEAF's JSON, or a folder of it")
+    elif reading.test is not None:
+        test = [reading.test]
     names, rows = _read_users(train, reading)
     refuse_empty([len(part.x) for part in rows], names)
     held = None
@@ -419,44 +437,11 @@ def read_leaf(train: Sequence[Any], test: Sequence[Any], reading: ReadOptions) -
     return make_dataset("leaf", join_client_rows(rows, names), held, reading)
 
 
-def read_leaf_files(place: Path, reading: ReadOptions) -> Dataset:
-    """Reads LEAF's JSON from a file or folder. `reading.test` may be a file, folder or dict of test samples."""
-    parts = layout.list_leaf_files(place)
-    files = parts.get("test", parts.get("validation", []))
-    if isinstance(reading.test, Path):
-        at = expand_user_path("data.test", str(reading.test))
-        files = [file for some in layout.list_leaf_files(at).values() for file in some] if at.exists() else []
-        if not files:
-            raise BadInput(f"data.test = {reading.test}: it has no JSON of users: give LEAF's JSON, or a folder of it")
-    are_files = reading.test is None or isinstance(reading.test, Path)
-    test = [layout.load_json(file) for file in files] if are_files else [reading.test]
-    train = [layout.load_json(file) for file in parts.get("train", ())]
-    if not train:
-        raise BadInput(f"data.path = {place}: it has no JSON of users in a folder train: put the training part there")
-    return read_leaf(train, test, reading._replace(test=None))
-
-
-def holds_users(thing: Any) -> bool:
-    """Returns whether an object is LEAF's JSON: a dict, two dicts (train, test), a file, or a folder of files."""
-    if isinstance(thing, Path):
-        return bool(layout.list_leaf_files(thing))
-    return layout.is_leaf(thing) or (is_pair(thing) and all(layout.is_leaf(part) for part in thing))
-
-
-def read_users(thing: Any, reading: ReadOptions) -> Dataset:
-    """Reads samples in LEAF's JSON, given as a dict, two dicts (train, test), a file, or a folder of files."""
-    if isinstance(thing, Path):
-        return read_leaf_files(thing, reading)
-    train, test = thing if is_pair(thing) else (thing, reading.test)
-    if isinstance(test, Path):
-        test = layout.load_json(expand_user_path("data.test", str(test)))
-    return read_leaf([train], [] if test is None else [test], reading._replace(test=None))
-
-
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:
-    """Reads LEAF's files in the given order. Returns the name and the samples of each user."""
+    """Reads LEAF's JSON, given as files or dicts, in this order. Returns the name and the samples of each user."""
     found: dict[str, RawRows] = {}
-    for data in files:
+    for file in files:
+        data = layout.load_json(file) if isinstance(file, Path) else file
         if not layout.is_leaf(data):
             raise BadInput("data.test has no user_data, as LEAF's JSON has: give a part of the same form")
         for user, rows in data["user_data"].items():

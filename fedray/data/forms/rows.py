@@ -78,8 +78,6 @@ def find_tokenizer(tokenizer: Any) -> Encode:
         tokenizer = _load_tokenizer(str(tokenizer))
     if "tokenizers.Tokenizer" in arrays.list_classes(tokenizer):
         return lambda texts: [part.ids for part in tokenizer.encode_batch(list(texts))]
-    if not callable(tokenizer):
-        raise BadInput(f"data.tokenizer is {name_type(tokenizer)}: give a function from a text to its tokens")
 
     def encode(texts: Sequence[str]) -> list[Sequence[int]]:
         with blame_user_code("data.tokenizer"):

@@ -3,7 +3,6 @@
 A *natural client* is a client named in the data, such as the writer of a text.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from fedray.data.files import find_path
 from fedray.data.forms import arrays
 from fedray.data.forms.rows import GIVEN_ROW, RawRows, make_dataset, refuse_idle, tokenize
 from fedray.data.types import Array, Dataset, Float64, find_origin
-from fedray.files.layout import TABLES, list_leaf_files
+from fedray.files.layout import TABLES
 from fedray.own_code.user_code import name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -57,11 +56,6 @@ def read_text_table(file: Path, delimiter: str) -> Any:
     if len(found) == 1:
         delimiter = found[0]
         head = read_names()
-    if len(head) == 1 and re.fullmatch(r"\S+( +\d+:\S+)+", head[0].strip()):
-        raise BadInput(
-            f"data: {file.name} is text of libsvm (label index:value ...): read it by "
-            "sklearn.datasets.load_svmlight_file, and give data=(x.toarray(), y)"
-        )
     arrays.refuse_twins([name for name in head if name], file.name)  # pandas would rename the second column
     frame = pd.read_csv(file, sep=delimiter, encoding=encoding, low_memory=False)  # one type for each whole column
     if isinstance(frame.index, pd.MultiIndex):
@@ -93,7 +87,7 @@ class TableColumns(NamedTuple):
             becomes a 0-1 input, in the order of the list.
         classes: Whether the target is a class.
         group: Name of the column of the natural clients, or None.
-        groups: Index of the natural client for each value of the group column.
+        groups: The group column of the training table, or None.
         remarks: Sentences that tell the user about the choice of columns.
     """
 
@@ -102,7 +96,7 @@ class TableColumns(NamedTuple):
     categories: dict[str, list[str]]
     classes: bool
     group: str | None
-    groups: dict[Any, int]
+    groups: Any
     remarks: tuple[str, ...] = ()
 
     @property
@@ -158,8 +152,7 @@ def choose_columns(frame: Any, reading: ReadOptions, task: str) -> TableColumns:
         )
         if not classes and arrays.is_text(frame[column]):
             remarks += (f"data: column {column} is text of numbers, read as targets of a regression",)
-    groups = {value: i for i, value in enumerate(sorted(frame[group].dropna().unique()))} if group else {}
-    return TableColumns(targets, inputs, categories, classes, group, groups, remarks)
+    return TableColumns(targets, inputs, categories, classes, group, frame[group] if group else None, remarks)
 
 
 def require_columns(frame: Any, columns: list[str], key: str = "data", of: str | None = None) -> None:
@@ -278,13 +271,12 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
 
 def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
     """Returns the constants to subtract from inputs before they become float32, `[f]`. None means that all are 0."""
-    numbers = [column for column in columns.inputs if column not in columns.categories]
-    found = {column: find_origin(_as_numbers(frame[column])[:, None]) for column in numbers}
-    known = [
-        np.zeros(len(columns.categories[column])) if column in columns.categories else found[column]
-        for column in columns.inputs
-    ]
-    origin = np.concatenate([np.zeros(1) if part is None else part for part in known])
+    parts = []
+    for column in columns.inputs:
+        values = columns.categories.get(column)
+        own = find_origin(_as_numbers(frame[column])[:, None]) if values is None else None
+        parts.append(np.zeros(1 if values is None else len(values)) if own is None else own)
+    origin = np.concatenate(parts)
     return origin if origin.any() else None
 
 
@@ -302,7 +294,7 @@ def list_unseen(frame: Any, columns: TableColumns, key: str) -> tuple[str, ...]:
 
     Example:
         >>> import pandas as pd
-        >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, {})
+        >>> columns = TableColumns(["ill"], ["city"], {"city": ["Oslo", "Rome"]}, True, None, None)
         >>> list_unseen(pd.DataFrame({"city": ["Rome", "ROME"]}), columns, "x")
         ("x: column city: 1 of 2 rows have values unseen in training, such as 'ROME', read as none of Oslo, Rome",)
     """
@@ -345,7 +337,7 @@ LONGEST_KEPT = 256  # columns with longer texts are not kept, because NumPy stor
 KEPT_AS_THEY_ARE = (list, tuple, dict, bytes, np.ndarray)  # types of values that are of no use in partitions
 OPTIONS = {"target", "input", "exclude", "group", "test", "test_fraction", "task", "missing"}
 TEXT_OPTIONS = {*OPTIONS, "tokenizer", "length"}
-_FRAMES = {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
+_FRAMES = {"pandas.DataFrame", "polars.DataFrame", "pyarrow.Table", "pyarrow.RecordBatch"}
 
 
 def is_frame(thing: Any) -> bool:
@@ -356,9 +348,7 @@ def is_frame(thing: Any) -> bool:
 def as_frame(thing: Any) -> Any:
     """Converts a pandas, polars or pyarrow table to a pandas table. The column names become text."""
     classes = arrays.list_classes(thing)
-    if "polars.LazyFrame" in classes:
-        thing = thing.collect()
-    if classes & {"polars.LazyFrame", "polars.DataFrame"}:
+    if "polars.DataFrame" in classes:
         thing = thing.to_arrow()
     if "pandas.DataFrame" not in classes:
         arrays.refuse_twins(thing.schema.names, "the table")
@@ -383,8 +373,6 @@ def read_frame(file: Path, key: str = "path") -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if list_leaf_files(file):
-        raise BadInput(f"data.{key} = {file} is LEAF's JSON: data.name: leaf reads it")
     kind = TABLES.get(file.suffix.lower(), "csv")
     try:
         if kind == "parquet":
@@ -516,9 +504,7 @@ def _read_part(
         frame = frame.iloc[rows]
     origin = find_table_origin(frame, columns) if first is None else first.origin
     x, y = encode_inputs(frame, columns, origin), _read_target(frame, columns)
-    group = None
-    if columns.group is not None:
-        group = frame[columns.group].map(columns.groups).fillna(-1).to_numpy(dtype=np.int64)
+    group = None if columns.group is None else number_groups(frame[columns.group], columns.groups)
     each = {name: columns.categories.get(name) for name in columns.inputs}
     widths = [1 if values is None else len(values) for values in each.values()]
     indicators = np.repeat([values is not None for values in each.values()], widths) if columns.categories else None
