@@ -294,11 +294,12 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 # The blocks of a round.
 
 
-def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
+def split_jobs(study: Study, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
     The jobs of a block are trained together. They have the same learning rate and the same batch width.
     """
+    phase = study.method.phase
     width = choose_batch_width(jobs.size, phase.local)
     kind = width
     if study.rates is not None:  # worlds with the same rate have the same number
@@ -364,9 +365,7 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
     return tuple(found)
 
 
-def split_by_tier(
-    study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
-) -> list[IntArray]:
+def split_by_tier(study: Study, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
     The jobs of a block are trained together. If tiers train slices of the network, all clients of a block belong to the
@@ -374,19 +373,18 @@ def split_by_tier(
 
     Args:
         study: The objects of the run.
-        phase: The phase of the round.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.
         tiers: The engine of each tier. The sequence is empty if all tiers train the whole network.
     """
     if not any(tiers):
-        return split_jobs(study, phase, jobs, whole)
+        return split_jobs(study, jobs, whole)
     tier = study.clients.tier_of(jobs.plan.client)
     blocks: list[IntArray] = []
     for i, one in enumerate(tiers):
         places = np.flatnonzero(tier == i)
         engine = whole if one is None else one.engine
-        blocks += [places[block] for block in split_jobs(study, phase, jobs.take(places), engine)]
+        blocks += [places[block] for block in split_jobs(study, jobs.take(places), engine)]
     return blocks
 
 

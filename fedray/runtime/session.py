@@ -17,7 +17,7 @@ import torch
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, sums
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
@@ -115,9 +115,9 @@ class Inline:
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t, as `Worker.train` does."""
-        return self.worker.train(t, jobs, state, phase)
+        return self.worker.train(t, jobs, state)
 
     def ask(self, question: Question, state: State) -> Pieces:
         """Computes the function of a `Question` for all of its samples or clients."""
@@ -302,7 +302,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         log.info("training")
-        return begin_progress(study, study.method.phase)
+        return begin_progress(study)
     progress, private = checkpoint.load_study_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)

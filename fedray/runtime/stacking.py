@@ -207,8 +207,8 @@ class StackWorkers:
         stats: Stats = {}
         rows: list[JobRows] = []
         for i, part, places, plan in of_parts:
-            own, phase = jobs.take(places)._replace(plan=plan), part.study.method.phase
-            part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part), phase)
+            own = jobs.take(places)._replace(plan=plan)
+            part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part))
             stats |= {f"{i}/{name}": value for name, value in part_stats.items()}
             rows.append(part_rows)
         return stats, in_order([one.jobs for one in of_parts], rows)

@@ -155,7 +155,7 @@ def count_untrained_answers(study: Study, progress: Progress) -> int:
 
 def _find_equal_initial_model(study: Study, state: State) -> BoolArray:
     """Returns for the K models of each replicate and fold whether they equal an initial model, `[worlds * K]`."""
-    first = draw_first_state(study, study.method.phase).models
+    first = draw_first_state(study).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 

@@ -103,10 +103,10 @@ def test_who_fits_the_classifiers_changes_no_bit() -> None:
     """Each round's jobs dealt to two processes' worth of hosts, each of which fits what it needs, with two threads."""
     made = beside(FOREST, WITHIN)
     phase, want = made.method.phase, train_rounds(made, 6)[0]
-    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made, phase).state
+    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made).state
     for t in range(6):
-        jobs = size_jobs(made, phase, phase.schedule(t, state))
-        stats = [host.train(t, jobs.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
+        jobs = size_jobs(made, phase.schedule(t, state))
+        stats = [host.train(t, jobs.take(slice(i, None, 2)), state)[0] for i, host in enumerate(hosts)]
         state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})

@@ -198,8 +198,7 @@ class ClientActor:
             return None
         rows = None
         if request.jobs is not None:
-            phase, state = self.worker.study.method.phase, unpack_state(packed)
-            stats, rows = self.worker.train(request.t, request.jobs, state, phase)
+            stats, rows = self.worker.train(request.t, request.jobs, unpack_state(packed))
             total = self.sums.stats or {}
             sums.add_stats(total, stats)
             self.sums = Unsent(request.exchange, request.kept + 1, total)

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study, hash_own_values
 from fedray.core.errors import BadInput, FedrayError, Lost
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement, session
@@ -113,12 +113,12 @@ class RayRuntime:
         )
 
     @retry
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
         is_long = len(self.actors) > 1 and self.clients.seconds > exchange.SECONDS_AN_ACTOR * len(self.actors)
         laps = exchange.PULLED_LAPS if is_long else 1
-        specs, at_home = self.clients.specs, bool(phase.own)
-        queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
+        specs, phase = self.clients.specs, self.study.method.phase
+        queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=bool(phase.own), laps=laps)
         return self.clients.train(queues, t, jobs, state)
 
     @retry
