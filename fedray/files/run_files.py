@@ -5,7 +5,6 @@ This module also lists the columns of the tables.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -107,14 +106,12 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 def make_unreadable_error(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
-    `Damaged` is for a path that is missing or is a directory. `BadInput` is for a path that this user may not read.
-    `FedrayError` is for a fault of the disk.
+    `Damaged` is for a path that is missing. `BadInput` is for a path that this user may not read. `FedrayError` is for
+    any other fault, such as a fault of the disk.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)
-    if isinstance(error, IsADirectoryError):
-        return Damaged(f"{path} is damaged (it is a directory)", remedy)
-    if isinstance(error, PermissionError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    if isinstance(error, PermissionError):
         return BadInput(f"{path} cannot be read ({error.strerror}): it may be whole, make it readable first")
     return FedrayError(f"{path} cannot be read ({error.strerror or error}): it may be whole, check its disk first")
 
@@ -259,11 +256,6 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
     for name, wanted in files.items():
         if name.startswith(begin) and name != STATE_FILE:
             check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
-
-
-def sum_parts(out: Path) -> FileSums:
-    """Returns a dict of the sizes and digests of the parts of all tables. Old checkpoints do not contain this dict."""
-    return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
 def has_file(folder: Path, name: str) -> bool:
@@ -543,18 +535,13 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     """
     import pyarrow as pa
 
-    folder = out / f"{name}.parquet"
+    folder = f"{name}.parquet"
     vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    check_files(out, vouched, f"{folder.name}/")
-    parts = list_parts(out, folder.name).values()
+    check_files(out, vouched, f"{folder}/")
+    parts = list_parts(out, folder).values()
     tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
     tables = [table for table in tables if len(table)]
-    if not tables:
-        return None
-    try:
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    except pa.ArrowException:
-        raise make_damaged_error(folder, "a column of its parts differs in its type", RESUME) from None
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else None
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
