@@ -442,7 +442,7 @@ def resume_run(
     with directory.lock_run_directory(out):
         checkpoint.warn_of_damage(out)
         if rounds is not None:
-            records.check_longer(out, rounds)
+            records.check_longer(out, scenario, rounds)
             scenario = replace(scenario, rounds=rounds)
     if rounds is None:
         records.check_scenario_file(out)
