@@ -232,13 +232,14 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, watch
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
         name, scores = _score_candidates(scenario, out / "candidates", own, grid, watch)
-        worlds = []
+        chosen = []
         for (replicate, fold), each in sorted(scores.items()):
             ranked = [score if math.isfinite(score) else math.inf for score in each]
             best = grid[ranked.index(min(ranked))]  # the smallest of equally good rates
-            worlds.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
-        write_sealed(path, {"candidates": grid, "worlds": worlds})
-    return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
+            chosen.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
+        write_sealed(path, {"candidates": grid, "worlds": chosen})
+    worlds = read_sealed(path, "remove it, and `fedray resume` chooses again")["worlds"]
+    return replace(own, rates=tuple(float(world["lr"]) for world in worlds))
 
 
 def _score_candidates(
