@@ -649,9 +649,8 @@ def _refuse_longer(scenario: Scenario, totals: Mapping[str, Any], rounds: int) -
                 raise BadInput(f"{where} falls over this run's {end} rounds: start a new run")
     rules = scenario.evaluate
     seen = [entry[1] for entries in totals.get("courses", {}).values() for entry in entries if entry]
-    if done in seen and (
-        rules.every_seconds or done % rules.every
-    ):  # the round was evaluated only because it was the last one
+    # a round that is not due was evaluated only because it was the last one
+    if done in seen and (rules.every_seconds or done % rules.every):
         raise BadInput(
             f"--rounds {rounds}: the best value that stop or checkpoint.best knows is of round {done}, which a longer "
             "run does not evaluate: start a new run"
@@ -679,7 +678,7 @@ def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
     changed = [key.partition(": ") for key, old, new in pairs if old != new and "" not in (old, new)]
-    files = {name: f"{name} of {file}" for name, file in _list_names(began)}
+    files = {name: f"{name} of {file}" for name, file in began.get("names", {}).items()}
     return [f"{name} of {files.get(thing, thing)}" if name else thing for thing, _, name in changed]
 
 
@@ -689,14 +688,9 @@ def refuse_missing_names(out: Path) -> None:
     Raises:
         BadInput: A name is not registered.
     """
-    for name, file in _list_names(read_identity(out)):
+    for name, file in read_identity(out).get("names", {}).items():
         kind, _, known = name.partition(" ")
         if kind in names.KINDS and not names.is_known(kind, known):
             raise BadInput(
                 f"{out}: this run used {kind} {known!r} of {file}: --import {file}, or import it first in Python"
             )
-
-
-def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the user's names that a run used, such as "method mine", and the file that registered each name."""
-    return list(began.get("names", {}).items())
