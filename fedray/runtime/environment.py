@@ -53,23 +53,15 @@ def read_patience() -> float:
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
     """
-    return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
+    text = os.environ.get(PATIENCE_VARIABLE, "1800")
+    if (number := _read_amount(text)) is None:
+        raise BadInput(f"{PATIENCE_VARIABLE} = {text[:100]}: give a positive number of seconds, or unset it")
+    return number
 
 
 def read_run_count() -> int:
-    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`).
-
-    Raises:
-        BadInput: `FEDRAY_PARTS` is not a positive number.
-    """
-    return max(1, int(_read_number(PARTS_VARIABLE, "1", "a number of runs from 1")))
-
-
-def _read_number(variable: str, default: str, what: str) -> float:
-    text = os.environ.get(variable, default)
-    if (number := _read_amount(text)) is None:
-        raise BadInput(f"{variable} = {text[:100]}: give {what}, or unset it")
-    return number
+    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`)."""
+    return max(1, int(os.environ.get(PARTS_VARIABLE, "1")))
 
 
 def _read_amount(text: str) -> float | None:

@@ -8,7 +8,6 @@ runtime.
 
 import copy
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,16 +167,15 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     """
     try:
         outputs = engine.outputs(net, rows, counters, inputs)
-    except Exception as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise explain_full_gpu(error) from error
+    except torch.OutOfMemoryError as error:
+        raise explain_full_gpu(error) from error
+    except Exception:
         if net.name in MODEL_NAMES:
             raise
         with blame_user_code(f"model.name = {net.name} in evaluation"):
             raise
-    if net.name in MODEL_NAMES:
-        return outputs
-    check_finite_outputs(net, outputs, " in evaluation")
+    if net.name not in MODEL_NAMES:
+        check_finite_outputs(net, outputs, " in evaluation")
     return outputs
 
 
@@ -233,15 +231,6 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-def check_limit(seconds: float | None) -> None:
-    """Raises an error if a time limit is set outside the main thread, where a limit has no effect."""
-    if seconds is not None and threading.current_thread() is not threading.main_thread():
-        raise BadInput(
-            f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "
-            "with runtime: ray, or leave client_timeout out"
-        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -468,8 +457,6 @@ def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
         >>> in_order([np.array([0, 2]), np.array([1])], rows)
         JobRows(loss=array([0.1, 0.3, 0.2]), errors={1: 'ValueError: bad row'})
     """
-    if not parts:
-        return JobRows(np.zeros(0))
     order = np.argsort(np.concatenate(parts), kind="stable")
     loss = np.concatenate([each.loss for each in rows])[order]
     errors = {int(part[j]): text for part, each in zip(parts, rows, strict=True) for j, text in each.errors.items()}

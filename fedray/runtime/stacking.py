@@ -202,8 +202,6 @@ class StackWorkers:
         """
         self._use_state(state)
         of_parts = list(split_plan(self.study.parts, jobs.plan))
-        if not of_parts:
-            return {}, JobRows(np.empty(0))
         stats: Stats = {}
         rows: list[JobRows] = []
         for i, part, places, plan in of_parts:

@@ -352,9 +352,7 @@ class ClientActors:
                     self._check_nodes()  # calls of an actor on a lost node may fail at once, again and again
                     deaths += 1
                     if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
-                        raise FedrayError(
-                            f"{who} dies before it can work: {cluster.REMEDIES['OutOfMemoryError']}"
-                        ) from None
+                        raise FedrayError(f"{who} dies before it can work: {cluster.MORE_MEMORY}") from None
                     time.sleep(0.2)
                     ref = self.actors[a].ready.remote()
 

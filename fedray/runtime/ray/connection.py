@@ -179,10 +179,10 @@ class Connection:
 
     def _look_at_processes(self) -> str:
         """Names a process of Ray that has ended. The text is empty if all processes run."""
-        ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
-        return "".join(
-            f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
-        )
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                return f"the {name} of the Ray on this machine ended ({process.returncode})"
+        return ""
 
     def _look_at_cluster(self) -> str:
         """Says which part of a cluster is gone. The text is empty if no part is gone."""
