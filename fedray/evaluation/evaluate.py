@@ -254,7 +254,11 @@ def measure_residual_variance(
                 of_world = (own * answer.drop_absent(of_world, world)).sum(dim=0, keepdim=True)
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
-            losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
+            of_world = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
+            unknown = of_world.isnan().all(
+                dim=0
+            )  # clients whose scoring failed; a diverged model is NaN at each client
+            losses[world] = of_world if unknown.all() else of_world[:, ~unknown]
     return {
         world: answers.Residual(
             factor * float(losses[world].mean()), factor * owned[world].numpy() if alone and world in owned else None
@@ -284,15 +288,6 @@ def _find_losses_of_owners(study: Study, runtime: Runtime, answer: Answer, owner
         found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
         losses[world][torch.from_numpy(model)] = found
     return losses
-
-
-def _drop_unknown(losses: Tensor) -> Tensor:
-    """Drops the clients whose losses are all NaN, because their scoring failed. If all clients' are, keeps them.
-
-    `losses` and the result are `[K, c]` for K models and c clients. A model that diverged is NaN at every client.
-    """
-    unknown = losses.isnan().all(dim=0)
-    return losses[:, ~unknown] if unknown.any() and not unknown.all() else losses
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:
