@@ -41,7 +41,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, choose_resumed_lanes, list_changes, tell_user
+from fedray.storage.summary import build_loggers, list_changes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -276,17 +276,16 @@ class Coordinator:
         log.addFilter(keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
-        scenario = replace(self.scenario, lanes=choose_resumed_lanes(self.scenario.lanes, self.out))
-        study = build_study(scenario, self.own)
+        study = build_study(self.scenario, self.own)
         self._compare_values()
         log.info("starting the actors")
-        own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
-        with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
+        own = self.own.with_rows(self.scenario, study) if self.alone else self.own.shipped(study)
+        with closing(RayRuntime(self.scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             facts["lost_nodes"] = runtime.clients.lost  # this list may grow during the run
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
             watch = session.log_snapshots(self.snapshots.append, loggers)
-            digests = describe_study(scenario, self.own, study) | session.describe_lanes(study, facts)
+            digests = describe_study(self.scenario, self.own, study) | session.describe_lanes(study, facts)
             return session.run_session(
                 study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note
             )
