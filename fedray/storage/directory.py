@@ -236,7 +236,7 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
 
     Raises:
         BadInput: A different process writes the run.
-        FedrayError: The run cannot be replaced.
+        Unwritable: The run cannot be replaced.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
 
@@ -248,11 +248,8 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
         shutil.rmtree(aside, ignore_errors=True)
 
     with current_ending().call(settle):
-        with lock_run_directory(out, wait=False):
-            try:
-                out.rename(aside)
-            except OSError as error:
-                raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
+        with lock_run_directory(out, wait=False), plain.explain_unwritable(out):
+            out.rename(aside)
         yield settle
 
 
