@@ -192,7 +192,7 @@ def read_progress(path: Path, remedy: str) -> dict[str, Any]:
     return totals
 
 
-def read_listed_files(out: Path, remedy: str) -> FileSums:
+def read_listed_files(out: Path) -> FileSums:
     """Returns the sizes and digests of files that the newest checkpoint lists. Without a checkpoint, the dict is empty.
 
     Raises:
@@ -200,6 +200,7 @@ def read_listed_files(out: Path, remedy: str) -> FileSums:
         FedrayError: The newest checkpoint cannot be read for a different reason.
     """
     known = find_checkpoints(out / "checkpoints")
+    remedy = f"`fedray resume {out}` goes on from the checkpoint before it"
     totals = read_progress(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
     files: FileSums = totals.get(FILES_KEY, {})
     return files
@@ -536,8 +537,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     import pyarrow as pa
 
     folder = f"{name}.parquet"
-    vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    check_files(out, vouched, f"{folder}/")
+    check_files(out, read_listed_files(out), f"{folder}/")
     parts = list_parts(out, folder).values()
     tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
     tables = [table for table in tables if len(table)]

@@ -350,8 +350,7 @@ class RunRecorder:
         """
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_directory, self._saved = private, watch, confirm_directory, saved
-        remedy = f"`fedray resume {out}` goes on from the checkpoint before it"
-        self._files: run_files.FileSums = run_files.read_listed_files(out, remedy)
+        self._files = run_files.read_listed_files(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._scores: list[dict[str, Any]] = []
