@@ -7,7 +7,6 @@ import atexit
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -202,19 +201,6 @@ class Connection:
         )
 
 
-def resolve(address: str) -> tuple[str, str]:
-    """Returns the IP address and the port of `HOST:PORT`. This machine's network address replaces a loopback address.
-
-    Example:
-        >>> resolve("127.0.0.1:6379") == resolve("localhost:6379"), resolve("10.0.0.1:6379")
-        (True, ('10.0.0.1', '6379'))
-    """
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):  # a name that nobody knows stays as it is
-        host = socket.gethostbyname(host.strip("[]"))
-    return services.resolve_ip_for_localhost(host), port
-
-
 _OURS = threading.RLock()  # held by a thread while it has fedray's own connection of this process to Ray
 
 
@@ -242,8 +228,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         if ray.is_initialized():  # the user has connected it, and threads may share this connection
             held.close()
             known = ray.get_runtime_context().gcs_address
-            named = None if address in ("auto", os.environ.get(environment.VARIABLE)) else address
-            if named is not None and resolve(named) != resolve(known):
+            if address not in (None, "auto", os.environ.get(environment.VARIABLE), known):
                 raise BadInput(
                     f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
                 )
