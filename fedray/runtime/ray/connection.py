@@ -273,17 +273,14 @@ def open_local_ray(
             environment.kill_session(folder)
             environment.remove_session(folder)
 
-        hooks = current_ending().hooks
-        hooks.append(discard)
-        if current_ending().is_over:  # the hooks may have been called already
-            discard()
-            current_ending().wait_if_over()
-        try:
-            yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
-        finally:
-            _stop(folder)
-            environment.remove_session(folder)
-            hooks.remove(discard)
+        with current_ending().call(discard):
+            if current_ending().is_over:  # the hooks may have been called already
+                discard()
+                current_ending().wait_if_over()
+            try:
+                yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
+            finally:
+                _stop(folder)
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
