@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError, warn_user
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import FORWARD, JobRows, Phase, reads_ensemble
 from fedray.core.scores import cut_split
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
@@ -415,8 +415,6 @@ def run_round(
     """
     t, phase = progress.round, study.method.phase
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
-    if t == 0 and not len(plan.client):
-        warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
     jobs = size_jobs(study, plan, t)._replace(losses=losses)
     steps = jobs.steps * phase.trainings
     up, down = job_traffic(study, plan, t)
