@@ -23,12 +23,11 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.files.plain import confirm_writable, write_atomically
-from fedray.files.run_files import TRACEBACK_FILE, has_file, read_sealed, write_sealed
+from fedray.files.run_files import TRACEBACK_FILE, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import environment, session
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
-from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
@@ -549,12 +548,9 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
 def read_data_options(out: Path) -> dict[str, Any]:
     """Returns the options that were passed with the data object of a run, or an empty dictionary.
 
-    Args:
-        out: The run directory, or any other path.
+    `out` is the run directory.
     """
-    path = out / "scenario.yaml"
-    tree = load_yaml(path) if has_file(out, path.name) else {}
-    data = tree.get("data") if isinstance(tree, dict) else None
+    data = records.read_keys(out).get("data")
     if not isinstance(data, dict) or data.get("object") is None:
         return {}
     return {key: value for key, value in data.items() if key not in section_fields("data")}
