@@ -498,7 +498,6 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run goes on
 TRACEBACK_FILE = "error.txt"  # the traceback of the user's code for this error
-RESUME = "restore it, or let `fedray resume` make it again"
 
 
 def read_summary(out: Path) -> dict[str, Any]:
@@ -507,7 +506,7 @@ def read_summary(out: Path) -> dict[str, Any]:
     Raises:
         Damaged: The file cannot be read.
     """
-    return read_sealed(out / SUMMARY_FILE, RESUME)
+    return read_sealed(out / SUMMARY_FILE)
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
@@ -525,7 +524,7 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     folder = f"{name}.parquet"
     check_files(out, read_listed_files(out), f"{folder}/")
     parts = list_parts(out, folder).values()
-    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
+    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, REMEDY)
     tables = [table for table in tables if len(table)]
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else None
 
@@ -549,12 +548,12 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     """
     if not path.exists():
         return {}
-    content = io.BytesIO(read_or_explain(path, RESUME))
+    content = io.BytesIO(read_or_explain(path, REMEDY))
     try:
         with np.load(content, allow_pickle=False) as packed:
             return {name: array for name, array in packed.items() if array.size}
     except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
-        raise make_damaged_error(path, str(error) or type(error).__name__, RESUME) from None
+        raise make_damaged_error(path, str(error) or type(error).__name__, REMEDY) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
