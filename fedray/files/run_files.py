@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -127,31 +127,26 @@ def make_damaged_error(path: Path, why: object, remedy: str = RESTORE) -> Damage
     return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
 
-def read_parquet_files(
-    paths: Iterable[Path], wanted: Collection[str] | None = None, remedy: str = RESTORE
-) -> list[pa.Table]:
-    """Returns the table of each Parquet file.
+def read_parquet_file(path: Path, wanted: Collection[str] | None = None, remedy: str = RESTORE) -> pa.Table:
+    """Returns the table of a Parquet file.
 
-    `wanted` has the names of the columns to read. None means all columns. A column that a file lacks is skipped.
+    `wanted` has the names of the columns to read. None means all columns. A column that the file lacks is skipped.
 
     Raises:
-        Damaged: A file is missing, or is no Parquet file.
-        FedrayError: A file cannot be read.
+        Damaged: The file is missing, or is no Parquet file.
+        FedrayError: The file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = []
-    for path in paths:
-        content = read_or_explain(path, remedy)
-        try:
-            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
-            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
-            # a thread that still holds the bytes when Python ends would abort the process
-            tables.append(file.read(columns=names, use_threads=False))
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
-            raise make_damaged_error(path, error, remedy) from None
-    return tables
+    content = read_or_explain(path, remedy)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
+        names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+        # a thread that still holds the bytes when Python ends would abort the process
+        return file.read(columns=names, use_threads=False)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+        raise make_damaged_error(path, error, remedy) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -523,8 +518,8 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
 
     folder = f"{name}.parquet"
     check_files(out, read_listed_files(out), f"{folder}/")
-    parts = list_parts(out, folder).values()
-    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, REMEDY)
+    wanted = JOB_COLUMNS if name == "clients" else None
+    tables = [read_parquet_file(path, wanted, REMEDY) for path in list_parts(out, folder).values()]
     tables = [table for table in tables if len(table)]
     return pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else None
 

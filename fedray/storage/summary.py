@@ -111,7 +111,7 @@ def count_lost_models(out: Path) -> int:
 
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
     for path in run_files.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
-        jobs = run_files.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
+        jobs = run_files.read_parquet_file(path, (*JOB_MODEL, "status"))
         jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
         for row in jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist():
             key = tuple(row[name] for name in JOB_MODEL)
@@ -316,7 +316,7 @@ def read_drift(out: Path) -> pa.Table:
         raise FedrayError(
             f"{out} has no {DRIFT_FILE}: only finished runs in which several trained models predict have one"
         )
-    return run_files.read_parquet_files([path])[0]
+    return run_files.read_parquet_file(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
