@@ -436,10 +436,10 @@ def remove_session(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def measure_size(paths: Sequence[Path]) -> int:
-    """Returns the total size in bytes of the given files, and of all files in the given folders."""
+def measure_size(folder: Path) -> int:
+    """Returns the total size in bytes of a folder and of all files in it."""
     size = 0
-    for path in (one for top in paths for one in (top, *top.rglob("*"))):
+    for path in (folder, *folder.rglob("*")):
         with suppress(OSError):
             size += path.lstat().st_size
     return size
