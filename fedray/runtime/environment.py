@@ -86,10 +86,9 @@ def prepare_process() -> None:
     for name, value in WORKER.items():
         os.environ.setdefault(name, value)
     if sys.platform == "linux":
-        tune = getattr(ctypes.CDLL(None), "mallopt", None)
-        if tune is not None:
-            tune(_MOST_MAPS, 0)
-            tune(_TRIM_THRESHOLD, 2**31 - 1)
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(_MOST_MAPS, 0)
+        glibc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def enter_folder(folder: str) -> None:
