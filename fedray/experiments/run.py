@@ -69,13 +69,14 @@ class RuntimeChoice(NamedTuple):
     gpus: int = 0
 
 
-def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
+def choose_runtime(scenario: Scenario, study: Study, address: str | None, began: str | None = None) -> RuntimeChoice:
     """Returns the runtime of a scenario and the reason. `runtime: auto` takes the one that is expected to be faster.
 
     Args:
         scenario: The scenario.
         study: The study of this scenario.
         address: The address of a Ray cluster. None means that there is no cluster.
+        began: The devices with which the run began. None means a new run.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -84,7 +85,7 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
         >>> choose_runtime(scenario, build_study(scenario), address=None).name
         'inline'
     """
-    gpus = count_useful_gpus(scenario, study) if address is None else 0
+    gpus = count_useful_gpus(scenario, study, began) if address is None else 0
     if scenario.runtime != "auto":
         return RuntimeChoice(scenario.runtime, "the scenario says so", gpus)
     if address is not None:
@@ -389,16 +390,14 @@ def _choose_runtime(
     """
     if address is not None and scenario.runtime != "inline":
         return RuntimeChoice("ray", "a cluster was given"), None
-    gpus = 0 if resume is None else count_useful_gpus(scenario, None, records.recall_device(resume))
+    began = None if resume is None else records.recall_device(resume)
     if resume is not None and scenario.runtime != "auto":
-        return RuntimeChoice(scenario.runtime, "the scenario says so", gpus), None
+        return RuntimeChoice(scenario.runtime, "the scenario says so", count_useful_gpus(scenario, None, began)), None
     log.info("reading the data")
     study = build_study(scenario, own)
     if resume is None:
         warn_of_study(scenario, study)
-    chosen = choose_runtime(scenario, study, address)
-    if resume is not None:
-        chosen = chosen._replace(gpus=gpus)
+    chosen = choose_runtime(scenario, study, address, began)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
     return chosen, None if chosen.name == "ray" else study
