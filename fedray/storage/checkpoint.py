@@ -117,7 +117,8 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
             (part / "progress.json").write_text(
                 json.dumps({**totals, run_files.SEAL: run_files.seal_entries(totals, "progress.json")})
             )
-            (part / run_files.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # it has 0600
+            # safetensors writes 0600
+            (part / run_files.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)
             for file in part.iterdir():
                 sync_to_disk(file)
             sync_to_disk(part)
