@@ -255,9 +255,8 @@ def measure_residual_variance(
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
             of_world = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
-            unknown = of_world.isnan().all(
-                dim=0
-            )  # clients whose scoring failed; a diverged model is NaN at each client
+            # a client whose scoring failed has no loss of any model; a model that diverged is NaN at every client
+            unknown = of_world.isnan().all(dim=0)
             losses[world] = of_world if unknown.all() else of_world[:, ~unknown]
     return {
         world: answers.Residual(
