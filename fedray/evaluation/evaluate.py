@@ -182,13 +182,13 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         weights = find_client_weights(study, runtime, answer, known)
     return answers.Measured(
         answer,
-        test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},
-        held_out=runtime.ask(studies.outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
+        test=studies.ask_outputs(runtime, answer, "test") if test else {},
+        held_out=studies.ask_outputs(runtime, answer, "hold_out") if study.hold_out else {},
         weights=weights,
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer, weights),
-        ood=runtime.ask(studies.outputs_on(studies.OOD, answer.models), answer.state) if study.evaluation.ood else {},
-        train=runtime.ask(studies.outputs_on("train", answer.models), answer.state) if study.evaluation.train else {},
+        ood=studies.ask_outputs(runtime, answer, studies.OOD) if study.evaluation.ood else {},
+        train=studies.ask_outputs(runtime, answer, "train") if study.evaluation.train else {},
     )
 
 

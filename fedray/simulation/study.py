@@ -710,15 +710,16 @@ class JobTable(NamedTuple):
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
-def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the request for the raw outputs of all models on a split. The answer for n samples is `[K, n, C]`.
+def ask_outputs(runtime: Runtime, answer: Answer, split: str, worlds: int | None = None) -> Pieces:
+    """Returns the raw outputs of all models of `answer` on a split, `[A, n, C]` for a piece of n samples.
 
     Args:
-        split: Name of the split: `test`, `hold_out` or `ood`.
-        models: Number of models of each world, K.
+        runtime: The runtime that computes.
+        answer: The models that predict.
+        split: Name of the split: `test`, `hold_out`, `train` or `ood`.
         worlds: Number of worlds to use, from world 0 on. None means all worlds.
     """
-    return Question(partial(compute_outputs, models=models), split, worlds)
+    return runtime.ask(Question(partial(compute_outputs, models=answer.models), split, worlds), answer.state)
 
 
 def losses_of(models: int, clients: Sequence[IntArray] | None = None) -> Question:

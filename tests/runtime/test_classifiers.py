@@ -14,6 +14,7 @@ from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, rows_i
 from uploads import merge_stats
 
 import fedray
+from fedray.core.method import Answer
 from fedray.core.types import State
 from fedray.data.types import Dataset
 from fedray.features.stacking import LeaveOutShards
@@ -21,7 +22,7 @@ from fedray.runtime.session import Inline
 from fedray.runtime.stacking import FittedVotes
 from fedray.scenario.options import CLASSIFIERS
 from fedray.simulation.rounds import begin_progress, size_jobs
-from fedray.simulation.study import Study, outputs_on
+from fedray.simulation.study import Study, ask_outputs
 
 FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
 X = torch.from_numpy(table().test.x)
@@ -110,7 +111,7 @@ def test_who_fits_the_classifiers_changes_no_bit() -> None:
         state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})
-    assert torch.equal(*(host.ask(outputs_on("test", 1), here)[0, 0] for host in hosts))
+    assert torch.equal(*(ask_outputs(host, Answer(here, 1), "test")[0, 0] for host in hosts))
 
 
 @pytest.fixture(scope="module")
