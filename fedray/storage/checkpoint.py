@@ -299,13 +299,11 @@ def mend_run_directory(out: Path) -> list[str]:
 def _move_aside(out: Path, paths: list[Path]) -> Path:
     """Moves files and folders of a run directory into a new folder in `set-aside`, under the same names."""
     place = next(out / SET_ASIDE / str(n) for n in count(1) if not (out / SET_ASIDE / str(n)).exists())
-    try:
+    with plain.explain_unwritable(place):
         for path in paths:
             target = place / path.relative_to(out)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
-    except OSError as error:
-        raise Unwritable(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
     return place
 
 
