@@ -61,11 +61,11 @@ def measure_population(number: int, rows: str) -> None:
     imported = time.process_time()
     keys = scale_scenario(number, 1000, rounds=LAPS, schedule={"rows": rows}, local={"epochs": 1})
     study = build_study(read_scenario(keys))
-    runtime, phase = Inline(study), study.method.phase
-    progress, built, rounds = begin_progress(study, phase), time.process_time(), []
+    runtime = Inline(study)
+    progress, built, rounds = begin_progress(study), time.process_time(), []
     for _ in range(LAPS):
         start = time.process_time()
-        progress.state = run_round(study, runtime, phase, progress)[2]
+        progress.state = run_round(study, runtime, progress)[2]
         progress.round += 1
         rounds.append(time.process_time() - start)
     print(
@@ -133,7 +133,7 @@ def measure_coordinator(number: int, jobs: int) -> None:
     start = time.process_time()
     plan = phase.schedule(0, None)
     size = study.shards.sizes(plan.world, plan.client)
-    up, down = job_traffic(study, phase, plan)
+    up, down = job_traffic(study, plan)
     time_round(study.devices, study.rule, plan, JobCosts(size, up, down), seeds=study.seeds, t=0, now=np.zeros(1))
     cut_chunks(study.clients, specs, SizedPlan(plan, size, size), phase.models)
     per_job = (time.process_time() - start) / jobs
@@ -187,13 +187,13 @@ def _time_laps(actors: int, hidden: int, models: int) -> list[tuple[int, float]]
     keys["clients"]["actors"], keys["method"] = actors, {"name": "fed_ensemble", "models": models}
     scenario = read_scenario(keys)
     study = build_study(scenario)
-    phase, state = study.method.phase, begin_progress(study, study.method.phase).state
-    jobs = size_jobs(study, phase, phase.schedule(0, state))
+    state = begin_progress(study).state
+    jobs = size_jobs(study, study.method.phase.schedule(0, state))
     runtime, laps = RayRuntime(scenario, UserObjects().with_rows(scenario, study), study, "scale"), []
     for t in range(2 + LAPS):
         with watch_memory() as most:
             start = time.perf_counter()
-            runtime.train(t, jobs, state, phase)
+            runtime.train(t, jobs, state)
             seconds = time.perf_counter() - start
         laps.append((most[0], seconds))
     runtime.close()

@@ -288,7 +288,7 @@ def say_notes(say: Callable[[str], object]) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Starting and ending in less time: imports without the garbage collector, and an exit without Python's tear-down.
 
-_NEED_TEARDOWN = ["ray", "wandb", "mlflow", "tensorboard"]  # libraries that finish their work while Python is torn down
+_NEED_TEARDOWN = {"ray", "wandb", "mlflow", "tensorboard"}  # libraries that finish their work while Python is torn down
 
 
 @contextmanager
@@ -317,8 +317,7 @@ def import_quickly() -> Iterator[None]:
 
 def skip_teardown(library: str) -> None:
     """Tells `exit_quickly` that it may skip the tear-down of a library."""
-    if library in _NEED_TEARDOWN:
-        _NEED_TEARDOWN.remove(library)
+    _NEED_TEARDOWN.discard(library)
 
 
 def exit_quickly(status: int) -> None:

@@ -161,7 +161,7 @@ def simulate(study: Study, runtime: Runtime | None = None) -> tuple[Work, Progre
         3
     """
     runs_on = runtime or Inline(study)
-    progress = begin_progress(study, study.method.phase)
+    progress = begin_progress(study)
     unmeasured = replace(study, rounds=NEVER, checkpoint_every=NEVER, evaluation=replace(study.evaluation, every=NEVER))
     advance = choose_advance(unmeasured, runs_on, progress)
 
@@ -608,7 +608,7 @@ def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
     """
     study = work.study()
     evaluate = make_evaluator(study, Inline(study))
-    progress = begin_progress(study, study.method.phase)
+    progress = begin_progress(study)
     world, layout, scores = make_federation(study, work.module), study.net.layout, dict[str, float]()
     test = study.shards.data.test
     worlds = torch.zeros(1, dtype=torch.long)

@@ -60,7 +60,7 @@ def clean_command(yes: bool) -> None:
     ending = environment.wait_for_ends(abandoned)
     found = [folder for folder in abandoned if folder not in ending]
     for folder in found:
-        click.echo(f"{folder}: {format_bytes(environment.measure_size([folder]))}{', removed' if yes else ''}")
+        click.echo(f"{folder}: {format_bytes(environment.measure_size(folder))}{', removed' if yes else ''}")
         if yes:
             environment.remove_session(folder)
     for folder in ending:
@@ -80,7 +80,7 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
     free = []
     for folder in plain.find_temporary(places):
         free.append(not plain.is_in_use(folder))
-        what = f"{format_bytes(environment.measure_size([folder]))}, a run or a sweep without out="
+        what = f"{format_bytes(environment.measure_size(folder))}, a run or a sweep without out="
         click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
         if yes and free[-1]:
             shutil.rmtree(folder, ignore_errors=True)

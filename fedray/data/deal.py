@@ -22,7 +22,7 @@ from fedray.data.shifts import LabelNoise, Shifts, draw_clusters, split_options,
 from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
 from fedray.files.plain import expand_user_path
-from fedray.files.run_files import read_parquet_files
+from fedray.files.run_files import read_parquet_file
 from fedray.own_code.user_code import takes_positional
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def read_partition(path: Path, data: Dataset, worlds: list[tuple[int, int]]) -> 
     """
     key = f"data.partition.file = {path}"
     try:
-        table = read_parquet_files([path], ("replicate", "fold", "row", "client", "split"), REMEDY)[0]
+        table = read_parquet_file(path, ("replicate", "fold", "row", "client", "split"), REMEDY)
     except FedrayError as error:
         raise BadInput(f"data.partition.file: {error}") from None
     missing = [name for name in ("row", "client") if name not in table.column_names]

@@ -229,8 +229,7 @@ def own_test_rows(study: Study, world: int) -> RowsOfClient:
 
 def held_out_rows(study: Study, world: int) -> RowsOfClient:
     """Returns a function that takes a client and returns its held-out samples, with equal weights."""
-    nothing = np.empty(0, np.int64)
-    return lambda client: weigh_equally(study.shards.client_holdout(world, client) if study.hold_out else nothing)
+    return lambda client: weigh_equally(study.shards.client_holdout(world, client))
 
 
 def cast_votes(study: Study, world: int, outputs: Tensor) -> FloatArray:

@@ -182,13 +182,13 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
         weights = find_client_weights(study, runtime, answer, known)
     return answers.Measured(
         answer,
-        test=runtime.ask(studies.outputs_on("test", answer.models), answer.state) if test else {},
-        held_out=runtime.ask(studies.outputs_on("hold_out", answer.models), answer.state) if study.hold_out else {},
+        test=studies.ask_outputs(runtime, answer, "test") if test else {},
+        held_out=studies.ask_outputs(runtime, answer, "hold_out") if study.hold_out else {},
         weights=weights,
         own=own,
         residual={} if study.classes else measure_residual_variance(study, runtime, state, answer, weights),
-        ood=runtime.ask(studies.outputs_on(studies.OOD, answer.models), answer.state) if study.evaluation.ood else {},
-        train=runtime.ask(studies.outputs_on("train", answer.models), answer.state) if study.evaluation.train else {},
+        ood=studies.ask_outputs(runtime, answer, studies.OOD) if study.evaluation.ood else {},
+        train=studies.ask_outputs(runtime, answer, "train") if study.evaluation.train else {},
     )
 
 
@@ -254,7 +254,10 @@ def measure_residual_variance(
                 of_world = (own * answer.drop_absent(of_world, world)).sum(dim=0, keepdim=True)
             client = np.arange(of_world.shape[1])
             filled = study.shards.sizes(np.full_like(client, world), client) > 0
-            losses[world] = _drop_unknown(of_world if filled.all() else of_world[:, torch.from_numpy(filled)])
+            of_world = of_world if filled.all() else of_world[:, torch.from_numpy(filled)]
+            # a client whose scoring failed has no loss of any model; a model that diverged is NaN at every client
+            unknown = of_world.isnan().all(dim=0)
+            losses[world] = of_world if unknown.all() else of_world[:, ~unknown]
     return {
         world: answers.Residual(
             factor * float(losses[world].mean()), factor * owned[world].numpy() if alone and world in owned else None
@@ -284,15 +287,6 @@ def _find_losses_of_owners(study: Study, runtime: Runtime, answer: Answer, owner
         found = join_pieces(pieces, world)[model, np.searchsorted(asked[world], owner[world, model])]
         losses[world][torch.from_numpy(model)] = found
     return losses
-
-
-def _drop_unknown(losses: Tensor) -> Tensor:
-    """Drops the clients whose losses are all NaN, because their scoring failed. If all clients' are, keeps them.
-
-    `losses` and the result are `[K, c]` for K models and c clients. A model that diverged is NaN at every client.
-    """
-    unknown = losses.isnan().all(dim=0)
-    return losses[:, ~unknown] if unknown.any() and not unknown.all() else losses
 
 
 def answer_world(outputs: Tensor, kind: AverageKind, answer: Answer, world: int) -> classification.ClassAnswer:

@@ -192,7 +192,7 @@ def write_report_data(
     `drift` has the drift scores of the first world's clients. None means that clients were not compared.
     """
     answer = study.answer(progress.state)
-    pieces = runtime.ask(studies.outputs_on("test", answer.models, worlds=1), answer.state)
+    pieces = studies.ask_outputs(runtime, answer, "test", worlds=1)
     every = join_pieces(pieces, 0)
     outputs, y = answer.drop_absent(every, 0), study.split("test", 0)[1].numpy()
     if study.classes:
@@ -209,7 +209,7 @@ def write_report_data(
     else:
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     if study.evaluation.ood:
-        unknown = join_pieces(runtime.ask(studies.outputs_on(studies.OOD, answer.models, worlds=1), answer.state), 0)
+        unknown = join_pieces(studies.ask_outputs(runtime, answer, studies.OOD, worlds=1), 0)
         arrays |= collect_ood_report(study, every, unknown, answer)
     arrays |= measure_loss_plane(study, progress.state)
     clusters = study.shards.clusters(0)
@@ -284,7 +284,7 @@ def _conformal_arrays(
     measured = answers.Measured(
         answer,
         test=tested,
-        held_out=runtime.ask(studies.outputs_on("hold_out", answer.models, worlds=1), answer.state),
+        held_out=studies.ask_outputs(runtime, answer, "hold_out", worlds=1),
         weights=weights,
         own={},
         residual=residual,

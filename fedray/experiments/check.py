@@ -230,7 +230,7 @@ def list_scenario_facts(
     """
     phase, keys = study.method.phase, scenario
     plan = phase.schedule(0, None)
-    traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, phase, plan))  # if all jobs are ok
+    traffic = count_bytes(phase, np.zeros_like(plan.client), *job_traffic(study, plan))  # if all jobs are ok
     unit, spec = "round" if study.asynchronous is None else "job", method_spec_of(scenario.method.name)
     one = "in the first round" if spec.parts or spec.fits or spec.walks else f"a {unit}"  # others differ
     up, down = (format_bytes(float(each.sum() if unit == "round" else each.mean())) for each in traffic)

@@ -137,13 +137,11 @@ def is_in_notebook() -> bool:
 
 
 def estimate_time_left(snapshot: dict[str, Any]) -> str:
-    """Estimates the remaining time of a run as text, which is empty before the first round.
+    """Estimates the remaining time of a run, after its first round, as text.
 
     The estimate assumes that the remaining rounds take as long as earlier rounds.
     """
     done, total = snapshot["round"], snapshot["rounds"]
-    if not done:
-        return ""
     return format_seconds(snapshot["wall_seconds"] / done * (total - done))
 
 

@@ -23,12 +23,11 @@ from fedray.assembly.study import build_study, describe_study
 from fedray.core.errors import BadInput, Diverged, FedrayError
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.files.plain import confirm_writable, write_atomically
-from fedray.files.run_files import TRACEBACK_FILE, has_file, read_sealed, write_sealed
+from fedray.files.run_files import TRACEBACK_FILE, read_sealed, write_sealed
 from fedray.models.net import count_forward_flops
 from fedray.process import current_ending
 from fedray.runtime import environment, session
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
-from fedray.scenario.nested import load_yaml
 from fedray.scenario.schema import Scenario, section_fields
 from fedray.scenario.sections import TierKeys
 from fedray.scenario.shipped import answers_clients_apart
@@ -70,13 +69,14 @@ class RuntimeChoice(NamedTuple):
     gpus: int = 0
 
 
-def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> RuntimeChoice:
+def choose_runtime(scenario: Scenario, study: Study, address: str | None, began: str | None = None) -> RuntimeChoice:
     """Returns the runtime of a scenario and the reason. `runtime: auto` takes the one that is expected to be faster.
 
     Args:
         scenario: The scenario.
         study: The study of this scenario.
         address: The address of a Ray cluster. None means that there is no cluster.
+        began: The devices with which the run began. None means a new run.
 
     Example:
         >>> from fedray.assembly.study import build_study
@@ -85,7 +85,7 @@ def choose_runtime(scenario: Scenario, study: Study, address: str | None) -> Run
         >>> choose_runtime(scenario, build_study(scenario), address=None).name
         'inline'
     """
-    gpus = count_useful_gpus(scenario, study) if address is None else 0
+    gpus = count_useful_gpus(scenario, study, began) if address is None else 0
     if scenario.runtime != "auto":
         return RuntimeChoice(scenario.runtime, "the scenario says so", gpus)
     if address is not None:
@@ -232,13 +232,14 @@ def choose_learning_rates(scenario: Scenario, out: Path, own: UserObjects, watch
     path, grid = out / "learning_rates.json", sorted(scenario.local.lr_grid)
     if not path.is_file():
         name, scores = _score_candidates(scenario, out / "candidates", own, grid, watch)
-        worlds = []
+        chosen = []
         for (replicate, fold), each in sorted(scores.items()):
             ranked = [score if math.isfinite(score) else math.inf for score in each]
             best = grid[ranked.index(min(ranked))]  # the smallest of equally good rates
-            worlds.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
-        write_sealed(path, {"candidates": grid, "worlds": worlds})
-    return replace(own, rates=tuple(float(world["lr"]) for world in read_sealed(path)["worlds"]))
+            chosen.append({"replicate": replicate, "fold": fold, "lr": best, name: each})
+        write_sealed(path, {"candidates": grid, "worlds": chosen})
+    worlds = read_sealed(path, "remove it, and `fedray resume` chooses again")["worlds"]
+    return replace(own, rates=tuple(float(world["lr"]) for world in worlds))
 
 
 def _score_candidates(
@@ -372,7 +373,11 @@ def run_scenario(
             raise
     warn_of_losses(summary)
     if scenario.report:
-        _draw_report(out)
+        log.info("drawing the report")
+        current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
+        from fedray.report.page import write_report  # matplotlib is slow to import
+
+        write_report([out], out / "report.html")
     return summary
 
 
@@ -385,31 +390,17 @@ def _choose_runtime(
     """
     if address is not None and scenario.runtime != "inline":
         return RuntimeChoice("ray", "a cluster was given"), None
-    gpus = 0 if resume is None else count_useful_gpus(scenario, None, records.recall_device(resume))
+    began = None if resume is None else records.recall_device(resume)
     if resume is not None and scenario.runtime != "auto":
-        return RuntimeChoice(scenario.runtime, "the scenario says so", gpus), None
+        return RuntimeChoice(scenario.runtime, "the scenario says so", count_useful_gpus(scenario, None, began)), None
     log.info("reading the data")
     study = build_study(scenario, own)
     if resume is None:
         warn_of_study(scenario, study)
-    chosen = choose_runtime(scenario, study, address)
-    if resume is not None:
-        chosen = chosen._replace(gpus=gpus)
+    chosen = choose_runtime(scenario, study, address, began)
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
     return chosen, None if chosen.name == "ray" else study
-
-
-def _draw_report(out: Path) -> None:
-    """Writes the page `report.html` of a complete run."""
-    log.info("drawing the report")
-    current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
-    from fedray.report.page import write_report  # matplotlib is slow to import
-
-    try:
-        write_report([out], out / "report.html")
-    except FedrayError as error:
-        raise FedrayError(f"the run is complete, but not its report: {error}") from None
 
 
 def resume_run(
@@ -442,7 +433,7 @@ def resume_run(
     with directory.lock_run_directory(out):
         checkpoint.warn_of_damage(out)
         if rounds is not None:
-            records.check_longer(out, rounds)
+            records.check_longer(out, scenario, rounds)
             scenario = replace(scenario, rounds=rounds)
     if rounds is None:
         records.check_scenario_file(out)
@@ -556,12 +547,9 @@ def read_run_scenario(out: Path, own: UserObjects) -> Scenario:
 def read_data_options(out: Path) -> dict[str, Any]:
     """Returns the options that were passed with the data object of a run, or an empty dictionary.
 
-    Args:
-        out: The run directory, or any other path.
+    `out` is the run directory.
     """
-    path = out / "scenario.yaml"
-    tree = load_yaml(path) if has_file(out, path.name) else {}
-    data = tree.get("data") if isinstance(tree, dict) else None
+    data = records.read_keys(out).get("data")
     if not isinstance(data, dict) or data.get("object") is None:
         return {}
     return {key: value for key, value in data.items() if key not in section_fields("data")}

@@ -147,21 +147,15 @@ def train_cells(
         took = errors.format_seconds(time.monotonic() - began)
         say(f"cell {cell.name} {state}: {len(ended)} of {len(cells)}, {took}")
 
-    pool = ThreadPoolExecutor(at_once)
+    with ThreadPoolExecutor(at_once) as pool:
 
-    def stop() -> None:
-        """Ends the cells that train, and prevents other cells from beginning."""
-        pool.shutdown(wait=False, cancel_futures=True)
-        stop_children(list(children))
+        def stop() -> None:
+            """Ends the cells that train, and prevents other cells from beginning."""
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop_children(list(children))
 
-    ending = current_ending()
-    ending.hooks.append(stop)
-    try:
-        list(pool.map(train, cells))
-    finally:
-        stop()
-        pool.shutdown(wait=True)
-        ending.hooks.remove(stop)
+        with current_ending().call(stop):
+            list(pool.map(train, cells))
     confirm_directory()
     return {cell.name: failed[cell.name] for cell in cells if cell.name in failed}
 

@@ -49,10 +49,7 @@ def make_trainable(trial: Trial) -> Any:
         BadInput: Ray Tune cannot search over the scenario.
     """
     check_searchable(trial.read({}), trial.actors)
-    try:
-        from fedray.runtime.ray import tasks
-    except ImportError as error:
-        raise BadInput(f"fedray.trainable needs Ray Tune ({error}): pip install 'fedray[tune]'") from None
+    from fedray.runtime.ray import tasks
 
     def train(config: Mapping[str, Any]) -> None:
         run_trial(trial, config, tasks)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any
 
-from fedray.core.errors import BadInput, FedrayError, Unwritable, quote_value
+from fedray.core.errors import BadInput, FedrayError, Unwritable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,10 +78,8 @@ def make_parent(path: Path) -> None:
     Raises:
         Unwritable: The directory cannot be made.
     """
-    try:
+    with explain_unwritable(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unwritable(f"cannot make {path.parent}: {error.strerror}: choose another directory") from None
 
 
 def write_user_file(path: Path, data: bytes) -> None:
@@ -122,9 +120,7 @@ def expand_user_path(key: str, text: str) -> Path:
     try:
         path = Path(text).expanduser()
         path.exists()
-        str(path.absolute()).encode()
-    except UnicodeEncodeError:  # JSON, YAML and the report cannot hold such a name, and safetensors cannot open it
-        raise BadInput(f"{key} = {quote_value(text, 200)}: its name is not UTF-8 text: rename it") from None
+        str(path.absolute()).encode()  # JSON, YAML and safetensors need UTF-8
     except (OSError, RuntimeError, ValueError) as error:  # the name is too long, or names the home of an unknown user
         why = getattr(error, "strerror", None) or error
         raise BadInput(f"{key} = {text[:100]}: no such path ({why}): correct it") from None
@@ -141,8 +137,6 @@ def confirm_writable(folder: Path) -> None:
     """
     place = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     try:
-        if not place.is_dir():
-            raise OSError(errno.ENOTDIR, f"{place} is no directory")
         probe = place / f".{secrets.token_hex(12)}.part"
         probe.touch(exist_ok=False)
         probe.unlink()

@@ -5,14 +5,13 @@ This module also lists the columns of the tables.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -107,14 +106,12 @@ def read_or_explain(path: Path, remedy: str) -> bytes:
 def make_unreadable_error(path: Path, error: OSError, remedy: str) -> FedrayError:
     """Returns the error to raise for an unreadable file.
 
-    `Damaged` is for a path that is missing or is a directory. `BadInput` is for a path that this user may not read.
-    `FedrayError` is for a fault of the disk.
+    `Damaged` is for a path that is missing. `BadInput` is for a path that this user may not read. `FedrayError` is for
+    any other fault, such as a fault of the disk.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(f"{path} is missing", remedy)
-    if isinstance(error, IsADirectoryError):
-        return Damaged(f"{path} is damaged (it is a directory)", remedy)
-    if isinstance(error, PermissionError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    if isinstance(error, PermissionError):
         return BadInput(f"{path} cannot be read ({error.strerror}): it may be whole, make it readable first")
     return FedrayError(f"{path} cannot be read ({error.strerror or error}): it may be whole, check its disk first")
 
@@ -130,31 +127,26 @@ def make_damaged_error(path: Path, why: object, remedy: str = RESTORE) -> Damage
     return Damaged(f"{path} is damaged ({show_line(why, 160)})", remedy)
 
 
-def read_parquet_files(
-    paths: Iterable[Path], wanted: Collection[str] | None = None, remedy: str = RESTORE
-) -> list[pa.Table]:
-    """Returns the table of each Parquet file.
+def read_parquet_file(path: Path, wanted: Collection[str] | None = None, remedy: str = RESTORE) -> pa.Table:
+    """Returns the table of a Parquet file.
 
-    `wanted` has the names of the columns to read. None means all columns. A column that a file lacks is skipped.
+    `wanted` has the names of the columns to read. None means all columns. A column that the file lacks is skipped.
 
     Raises:
-        Damaged: A file is missing, or is no Parquet file.
-        FedrayError: A file cannot be read.
+        Damaged: The file is missing, or is no Parquet file.
+        FedrayError: The file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = []
-    for path in paths:
-        content = read_or_explain(path, remedy)
-        try:
-            file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
-            names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
-            # a thread that still holds the bytes when Python ends would abort the process
-            tables.append(file.read(columns=names, use_threads=False))
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
-            raise make_damaged_error(path, error, remedy) from None
-    return tables
+    content = read_or_explain(path, remedy)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, pre_buffer=False)
+        names = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
+        # a thread that still holds the bytes when Python ends would abort the process
+        return file.read(columns=names, use_threads=False)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
+        raise make_damaged_error(path, error, remedy) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -195,7 +187,7 @@ def read_progress(path: Path, remedy: str) -> dict[str, Any]:
     return totals
 
 
-def read_listed_files(out: Path, remedy: str) -> FileSums:
+def read_listed_files(out: Path) -> FileSums:
     """Returns the sizes and digests of files that the newest checkpoint lists. Without a checkpoint, the dict is empty.
 
     Raises:
@@ -203,6 +195,7 @@ def read_listed_files(out: Path, remedy: str) -> FileSums:
         FedrayError: The newest checkpoint cannot be read for a different reason.
     """
     known = find_checkpoints(out / "checkpoints")
+    remedy = f"`fedray resume {out}` goes on from the checkpoint before it"
     totals = read_progress(out / "checkpoints" / f"round-{known[-1]:06d}", remedy) if known else {}
     files: FileSums = totals.get(FILES_KEY, {})
     return files
@@ -259,11 +252,6 @@ def check_files(out: Path, files: FileSums, begin: str = "") -> None:
     for name, wanted in files.items():
         if name.startswith(begin) and name != STATE_FILE:
             check_file(out / name, wanted, f"`fedray resume {out}` makes it again")
-
-
-def sum_parts(out: Path) -> FileSums:
-    """Returns a dict of the sizes and digests of the parts of all tables. Old checkpoints do not contain this dict."""
-    return {f"{table}/{path.name}": sum_file(path) for table in TABLES for path in list_parts(out, table).values()}
 
 
 def has_file(folder: Path, name: str) -> bool:
@@ -505,30 +493,15 @@ def table_schema(name: str, **records: pa.DataType) -> pa.Schema:
 SUMMARY_FILE = "summary.json"
 FAILURE_FILE = "failure.json"  # the error that ended the run; removed when the run goes on
 TRACEBACK_FILE = "error.txt"  # the traceback of the user's code for this error
-SUMMARY_KEYS = ("method", "rounds", "metrics", "totals", "model_hash")
-RESUME = "restore it, or let `fedray resume` make it again"
 
 
 def read_summary(out: Path) -> dict[str, Any]:
     """Returns the content of `summary.json` of a finished run.
 
     Raises:
-        Damaged: The file cannot be read, or a key is missing.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = (Path(folder) / "summary.json").write_text('{"method": "fedavg", "rounds": 3}')
-        ...     read_summary(Path(folder))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        fedray.core.errors.Damaged: ...summary.json is damaged (it has no metrics): ...
+        Damaged: The file cannot be read.
     """
-    path = out / SUMMARY_FILE
-    found = read_sealed(path, RESUME)
-    missing = [key for key in SUMMARY_KEYS if key not in found]
-    if missing:
-        raise make_damaged_error(path, f"it has no {missing[0]}", RESUME)
-    return found
+    return read_sealed(out / SUMMARY_FILE)
 
 
 def read_parts(out: Path, name: str) -> pa.Table | None:
@@ -543,18 +516,12 @@ def read_parts(out: Path, name: str) -> pa.Table | None:
     """
     import pyarrow as pa
 
-    folder = out / f"{name}.parquet"
-    vouched = read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-    check_files(out, vouched, f"{folder.name}/")
-    parts = list_parts(out, folder.name).values()
-    tables = read_parquet_files(parts, JOB_COLUMNS if name == "clients" else None, RESUME)
+    folder = f"{name}.parquet"
+    check_files(out, read_listed_files(out), f"{folder}/")
+    wanted = JOB_COLUMNS if name == "clients" else None
+    tables = [read_parquet_file(path, wanted, REMEDY) for path in list_parts(out, folder).values()]
     tables = [table for table in tables if len(table)]
-    if not tables:
-        return None
-    try:
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    except pa.ArrowException:
-        raise make_damaged_error(folder, "a column of its parts differs in its type", RESUME) from None
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks() if tables else None
 
 
 def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
@@ -576,12 +543,12 @@ def read_pictures(path: Path) -> dict[str, NDArray[Any]]:
     """
     if not path.exists():
         return {}
-    content = io.BytesIO(read_or_explain(path, RESUME))
+    content = io.BytesIO(read_or_explain(path, REMEDY))
     try:
         with np.load(content, allow_pickle=False) as packed:
             return {name: array for name, array in packed.items() if array.size}
     except Exception as error:  # zipfile, decompressors and NumPy raise a dozen kinds of errors
-        raise make_damaged_error(path, str(error) or type(error).__name__, RESUME) from None
+        raise make_damaged_error(path, str(error) or type(error).__name__, REMEDY) from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

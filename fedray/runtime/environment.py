@@ -53,23 +53,15 @@ def read_patience() -> float:
     Raises:
         BadInput: `FEDRAY_PATIENCE` is not a positive number.
     """
-    return _read_number(PATIENCE_VARIABLE, "1800", "a positive number of seconds")
+    text = os.environ.get(PATIENCE_VARIABLE, "1800")
+    if (number := _read_amount(text)) is None:
+        raise BadInput(f"{PATIENCE_VARIABLE} = {text[:100]}: give a positive number of seconds, or unset it")
+    return number
 
 
 def read_run_count() -> int:
-    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`).
-
-    Raises:
-        BadInput: `FEDRAY_PARTS` is not a positive number.
-    """
-    return max(1, int(_read_number(PARTS_VARIABLE, "1", "a number of runs from 1")))
-
-
-def _read_number(variable: str, default: str, what: str) -> float:
-    text = os.environ.get(variable, default)
-    if (number := _read_amount(text)) is None:
-        raise BadInput(f"{variable} = {text[:100]}: give {what}, or unset it")
-    return number
+    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`)."""
+    return max(1, int(os.environ.get(PARTS_VARIABLE, "1")))
 
 
 def _read_amount(text: str) -> float | None:
@@ -94,10 +86,9 @@ def prepare_process() -> None:
     for name, value in WORKER.items():
         os.environ.setdefault(name, value)
     if sys.platform == "linux":
-        tune = getattr(ctypes.CDLL(None), "mallopt", None)
-        if tune is not None:
-            tune(_MOST_MAPS, 0)
-            tune(_TRIM_THRESHOLD, 2**31 - 1)
+        glibc = ctypes.CDLL(None)
+        glibc.mallopt(_MOST_MAPS, 0)
+        glibc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def enter_folder(folder: str) -> None:
@@ -444,10 +435,10 @@ def remove_session(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def measure_size(paths: Sequence[Path]) -> int:
-    """Returns the total size in bytes of the given files, and of all files in the given folders."""
+def measure_size(folder: Path) -> int:
+    """Returns the total size in bytes of a folder and of all files in it."""
     size = 0
-    for path in (one for top in paths for one in (top, *top.rglob("*"))):
+    for path in (folder, *folder.rglob("*")):
         with suppress(OSError):
             size += path.lstat().st_size
     return size

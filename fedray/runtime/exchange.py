@@ -8,7 +8,6 @@ runtime.
 
 import copy
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,16 +167,15 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     """
     try:
         outputs = engine.outputs(net, rows, counters, inputs)
-    except Exception as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise explain_full_gpu(error) from error
+    except torch.OutOfMemoryError as error:
+        raise explain_full_gpu(error) from error
+    except Exception:
         if net.name in MODEL_NAMES:
             raise
         with blame_user_code(f"model.name = {net.name} in evaluation"):
             raise
-    if net.name in MODEL_NAMES:
-        return outputs
-    check_finite_outputs(net, outputs, " in evaluation")
+    if net.name not in MODEL_NAMES:
+        check_finite_outputs(net, outputs, " in evaluation")
     return outputs
 
 
@@ -235,15 +233,6 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def check_limit(seconds: float | None) -> None:
-    """Raises an error if a time limit is set outside the main thread, where a limit has no effect."""
-    if seconds is not None and threading.current_thread() is not threading.main_thread():
-        raise BadInput(
-            f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "
-            "with runtime: ray, or leave client_timeout out"
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Jobs of asynchronous training. A job starts from a row of the state; sums are kept per server step.
 
@@ -294,11 +283,12 @@ def to_groups(uploads: Uploads, flight: Flight) -> Uploads:
 # The blocks of a round.
 
 
-def split_jobs(study: Study, phase: Phase, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
+def split_jobs(study: Study, jobs: SizedPlan, engine: Engine) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
     The jobs of a block are trained together. They have the same learning rate and the same batch width.
     """
+    phase = study.method.phase
     width = choose_batch_width(jobs.size, phase.local)
     kind = width
     if study.rates is not None:  # worlds with the same rate have the same number
@@ -364,9 +354,7 @@ def choose_tier_engines(study: Study, device: torch.device) -> tuple[TierEngine 
     return tuple(found)
 
 
-def split_by_tier(
-    study: Study, phase: Phase, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]
-) -> list[IntArray]:
+def split_by_tier(study: Study, jobs: SizedPlan, whole: Engine, tiers: Sequence[TierEngine | None]) -> list[IntArray]:
     """Splits jobs into blocks, and returns the indexes of each block's jobs.
 
     The jobs of a block are trained together. If tiers train slices of the network, all clients of a block belong to the
@@ -374,19 +362,18 @@ def split_by_tier(
 
     Args:
         study: The objects of the run.
-        phase: The phase of the round.
         jobs: The jobs, `[J]`, with samples and steps.
         whole: The engine of the whole network.
         tiers: The engine of each tier. The sequence is empty if all tiers train the whole network.
     """
     if not any(tiers):
-        return split_jobs(study, phase, jobs, whole)
+        return split_jobs(study, jobs, whole)
     tier = study.clients.tier_of(jobs.plan.client)
     blocks: list[IntArray] = []
     for i, one in enumerate(tiers):
         places = np.flatnonzero(tier == i)
         engine = whole if one is None else one.engine
-        blocks += [places[block] for block in split_jobs(study, phase, jobs.take(places), engine)]
+        blocks += [places[block] for block in split_jobs(study, jobs.take(places), engine)]
     return blocks
 
 
@@ -470,8 +457,6 @@ def in_order(parts: Sequence[IntArray], rows: Sequence[JobRows]) -> JobRows:
         >>> in_order([np.array([0, 2]), np.array([1])], rows)
         JobRows(loss=array([0.1, 0.3, 0.2]), errors={1: 'ValueError: bad row'})
     """
-    if not parts:
-        return JobRows(np.zeros(0))
     order = np.argsort(np.concatenate(parts), kind="stable")
     loss = np.concatenate([each.loss for each in rows])[order]
     errors = {int(part[j]): text for part, each in zip(parts, rows, strict=True) for j, text in each.errors.items()}

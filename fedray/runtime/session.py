@@ -17,7 +17,7 @@ import torch
 
 from fedray.assembly.models import has_compiled_students
 from fedray.core import errors, sums
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray, Net, SizedPlan, State, Stats
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.evaluation.report_data import measure_drift, write_report_data
@@ -115,9 +115,9 @@ class Inline:
     def __init__(self, study: Study, device: str = "cpu", threads: int = 1) -> None:
         self.worker = make_worker(study, device, threads)
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t, as `Worker.train` does."""
-        return self.worker.train(t, jobs, state, phase)
+        return self.worker.train(t, jobs, state)
 
     def ask(self, question: Question, state: State) -> Pieces:
         """Computes the function of a `Question` for all of its samples or clients."""
@@ -302,7 +302,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
         directory.drop_newer_parts(out, -1)
         runtime.restore({})
         log.info("training")
-        return begin_progress(study, study.method.phase)
+        return begin_progress(study)
     progress, private = checkpoint.load_study_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
@@ -357,9 +357,8 @@ def worker_facts(worker: Worker) -> dict[str, Any]:
         return {"engine": engine_, "lanes_independent": True, "kernels": sums.hash_library() or "none"}
     if worker.parts is not None:
         return join_worker_facts([worker_facts(part) for part in worker.parts.workers])
-    whole = _describe_engine(worker, worker.study.net, worker.engine)
-    slices = [_describe_engine(worker, tier.net, tier.engine) for tier in worker.tiers if tier is not None]
-    return join_worker_facts([whole, *slices]) if slices else whole
+    engines = [(worker.study.net, worker.engine), *((one.net, one.engine) for one in worker.tiers if one is not None)]
+    return join_worker_facts([_describe_engine(worker, net, engine) for net, engine in engines])
 
 
 def _describe_engine(worker: Worker, net: Net, engine: Engine) -> dict[str, Any]:
@@ -389,17 +388,18 @@ def join_worker_facts(each: list[dict[str, Any]]) -> dict[str, Any]:
     `lanes_independent` is true if no engine gives results that depend on which jobs are trained together.
 
     Example:
-        >>> join_worker_facts([{"engine": {"name": "mlp"}, "lanes_independent": flag} for flag in (True, False)])
-        {'engine': {'name': 'mlp'}, 'lanes_independent': False}
+        >>> mlp = {"engine": {"name": "mlp"}, "kernels": "none"}
+        >>> join_worker_facts([{**mlp, "lanes_independent": flag} for flag in (True, False)])
+        {'engine': {'name': 'mlp'}, 'lanes_independent': False, 'kernels': 'none'}
     """
     engines: list[dict[str, Any]] = []
     for facts in each:
         if facts["engine"] not in engines:
             engines.append(facts["engine"])
     more = {"engines": engines} if len(engines) > 1 else {}
-    kernels = ", ".join(dict.fromkeys(facts["kernels"] for facts in each if "kernels" in facts))
+    kernels = ", ".join(dict.fromkeys(facts["kernels"] for facts in each))
     independent = all(facts["lanes_independent"] for facts in each)
-    return {"engine": engines[0], **more, "lanes_independent": independent, **({"kernels": kernels} if kernels else {})}
+    return {"engine": engines[0], **more, "lanes_independent": independent, "kernels": kernels}
 
 
 def describe_lanes(study: Study, facts: dict[str, Any]) -> dict[str, dict[str, str]]:

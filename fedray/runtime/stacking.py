@@ -202,13 +202,11 @@ class StackWorkers:
         """
         self._use_state(state)
         of_parts = list(split_plan(self.study.parts, jobs.plan))
-        if not of_parts:
-            return {}, JobRows(np.empty(0))
         stats: Stats = {}
         rows: list[JobRows] = []
         for i, part, places, plan in of_parts:
-            own, phase = jobs.take(places)._replace(plan=plan), part.study.method.phase
-            part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part), phase)
+            own = jobs.take(places)._replace(plan=plan)
+            part_stats, part_rows = self._worker[i].train(t - part.begins, own, read_part(state, part))
             stats |= {f"{i}/{name}": value for name, value in part_stats.items()}
             rows.append(part_rows)
         return stats, in_order([one.jobs for one in of_parts], rows)

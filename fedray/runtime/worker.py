@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError, Overflow
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.sums import add_stats, check_finite, map_arrays
 from fedray.core.types import IntArray, Plan, SizedPlan, State, Stats, Uploads
 from fedray.features.slices import for_slice
@@ -125,17 +125,17 @@ class Worker:
         self.private = Private(study.net.layout.d, study.dtype)
         self.store: Private | StackWorkers = parts or self.private
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of a round.
 
         Returns:
             Sums over the jobs' uploads, for the server's step. Also the jobs' losses, `[J]`, in the order of the plan,
             and the tracebacks of the jobs that failed.
         """
-        exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, jobs, state)
         plan, size, steps, flight, _ = jobs
+        phase = self.study.method.phase
         turn = t if flight is None else flight.turn
         model = plan.model if phase.together == 1 else 0 * plan.model  # models trained jointly get equal batches
         key = rng.keys(self.study.seeds[plan.world], "batches", turn, plan.client, model)
@@ -154,15 +154,15 @@ class Worker:
             some = Jobs(*part[:3], key[index], row[index], part.flight, part.losses)
             version = t if flight is None else int(flight.version[index[0]])
             with exchange.limit_seconds(self.study.client_timeout):
-                uploads, loss = self._train_block(version, some, state, phase, memo)
-            return self._send(t, uploads, some, phase), loss
+                uploads, loss = self._train_block(version, some, state, memo)
+            return self._send(t, uploads, some), loss
 
         def name(job: int) -> str:
             return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
 
         attempt = partial(exchange.try_jobs, train_block, name, self.study.skip, atom=phase.together)
         if phase.work is None:
-            blocks = exchange.split_by_tier(self.study, phase, jobs, self.engine, self.tiers)
+            blocks = exchange.split_by_tier(self.study, jobs, self.engine, self.tiers)
         else:
             blocks = list(np.arange(len(size))[:, None])
         stats, loss, errors = Stats(), np.full(len(size), np.nan), exchange.Tracebacks()
@@ -175,11 +175,9 @@ class Worker:
                 errors |= failed
         return map_arrays(stats, Tensor.cpu), JobRows(loss, errors)
 
-    def _train_block(
-        self, t: int, real: Jobs, state: State, phase: Phase, memo: dict[Any, Any]
-    ) -> tuple[Uploads, Tensor]:
+    def _train_block(self, t: int, real: Jobs, state: State, memo: dict[Any, Any]) -> tuple[Uploads, Tensor]:
         """Trains one block of jobs, and returns their uploads and losses `[W]`. The worker is not changed."""
-        study, layout = self.study, self.net.layout
+        study, phase, layout = self.study, self.study.method.phase, self.net.layout
         local = study.local(phase.local, int(real.plan.world[0]))
         engine, columns = self.engine, None
         tier = int(study.clients.tier_of(real.plan.client)[0])  # the same for all lanes
@@ -289,9 +287,9 @@ class Worker:
             losses=real.losses,
         )
 
-    def _send(self, t: int, uploads: Uploads, jobs: Jobs, phase: Phase) -> Stats:
+    def _send(self, t: int, uploads: Uploads, jobs: Jobs) -> Stats:
         """Compresses the uploads of a block, adds up their statistics, and stores the clients' new private vectors."""
-        plan = jobs.plan
+        plan, phase = jobs.plan, self.study.method.phase
         try:
             sent = phase.compress.apply(uploads)
             if sent.delta is not uploads.delta or phase.server.keeps:  # compression may drop infinite entries

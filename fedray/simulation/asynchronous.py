@@ -20,7 +20,6 @@ from torch import Tensor
 
 from fedray.core import rng
 from fedray.core.errors import FedrayError
-from fedray.core.method import Phase
 from fedray.core.sums import ExactSum, Kept, add_stats, map_arrays
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
@@ -396,7 +395,7 @@ class ClientCosts(NamedTuple):
     samples: FloatArray
 
 
-def count_costs(study: Study, phase: Phase) -> ClientCosts:
+def count_costs(study: Study) -> ClientCosts:
     """Returns what a job of each client costs in each world.
 
     Example:
@@ -404,31 +403,31 @@ def count_costs(study: Study, phase: Phase) -> ClientCosts:
         >>> from fedray.scenario.loader import read_scenario
         >>> scenario = {"data": {"name": "cubic"}, "clients": {"number": 2}, "participation": {"mode": "async"}}
         >>> study = build_study(read_scenario(scenario | {"rounds": 3}))
-        >>> costs = count_costs(study, study.method.phase)
-        >>> costs.size.tolist(), make_timelines(study, study.method.phase, costs)[0].take(2).time.tolist()
+        >>> costs = count_costs(study)
+        >>> costs.size.tolist(), make_timelines(study, costs)[0].take(2).time.tolist()
         ([[16, 16]], [0.1006644, 0.1006644])
     """
     client, columns = np.arange(study.clients.number), []
     for world in range(study.worlds):
         plan = Plan(client, np.zeros_like(client), np.full_like(client, world))
-        jobs = rounds.size_jobs(study, phase, plan)
-        cost = rounds.cost_jobs(study, phase, jobs, *rounds.job_traffic(study, phase, plan))
+        jobs = rounds.size_jobs(study, plan)
+        cost = rounds.cost_jobs(study, jobs, *rounds.job_traffic(study, plan))
         columns.append((jobs.size, jobs.steps, cost.up, cost.down, cost.steps, cost.samples))
     return ClientCosts(*map(np.stack, zip(*columns, strict=True)))
 
 
-def make_timelines(study: Study, phase: Phase, costs: ClientCosts) -> list[Timeline]:
+def make_timelines(study: Study, costs: ClientCosts) -> list[Timeline]:
     """Returns the timeline of each world.
 
     Args:
         study: The objects of the run. Its field `asynchronous` must be set.
-        phase: The training that the jobs belong to.
         costs: The costs of the jobs.
 
     Raises:
         FedrayError: A job takes infinite virtual time.
     """
     assert study.asynchronous is not None
+    phase = study.method.phase
     plan_turn = lru_cache(KEPT_TURNS)(lambda turn: phase.schedule(turn, None))
 
     def assign(world: int, turn: int) -> tuple[IntArray, IntArray]:
@@ -780,20 +779,20 @@ class _Call(NamedTuple):
 class AsyncTraining:
     """Computes the server steps of a study with asynchronous training."""
 
-    def __init__(self, study: Study, runtime: Runtime, phase: Phase, progress: Progress) -> None:
+    def __init__(self, study: Study, runtime: Runtime, progress: Progress) -> None:
         """Prepares training, and computes the timelines up to the server step at which the run begins or resumes.
 
         Args:
             study: The objects of the run. Its field `asynchronous` must be set.
             runtime: The runtime on which jobs run.
-            phase: The training that the jobs belong to.
             progress: The progress from which the run begins or resumes. Its field `flight` is replaced.
         """
         assert study.asynchronous is not None
+        phase = study.method.phase
         self.study, self.runtime, self.phase, self.rule = study, runtime, phase, study.asynchronous
-        self._costs = count_costs(study, phase)
+        self._costs = count_costs(study)
         self._rows = study.worlds * phase.models  # M
-        self._ahead = KnownSteps(make_timelines(study, phase, self._costs), phase.models, study.rounds)
+        self._ahead = KnownSteps(make_timelines(study, self._costs), phase.models, study.rounds)
         self._versions = Versions(study.worlds, phase.models, progress.flight())
         self._sums = Sums(self._rows, phase.models)
         self._due = self._at = progress.round  # the next step that needs training; the current step
@@ -862,7 +861,7 @@ class AsyncTraining:
         ahead.reach(t + self._count_ahead())
         self._versions.free(t, ahead, all=False)
         for call in self._choose(t):
-            stats, left = self.runtime.train(t, *self._pack(call, state), self.phase)
+            stats, left = self.runtime.train(t, *self._pack(call, state))
             ahead.jobs.trained[call.places] = True
             ahead.jobs.loss[call.places] = left.loss
             for j, text in left.errors.items():
@@ -934,7 +933,6 @@ class AsyncTraining:
 
 def choose_advance(study: Study, runtime: Runtime, progress: Progress) -> rounds.Advance:
     """Returns the function that computes the next round, or the next server steps of asynchronous training."""
-    phase = study.method.phase
     if study.asynchronous is None:
-        return partial(rounds.run_round, study, runtime, phase)
-    return AsyncTraining(study, runtime, phase, progress).advance
+        return partial(rounds.run_round, study, runtime)
+    return AsyncTraining(study, runtime, progress).advance

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedray.core import rng
-from fedray.core.errors import BadInput, FedrayError, warn_user
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.method import FORWARD, JobRows, Phase, reads_ensemble
 from fedray.core.scores import cut_split
 from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
@@ -312,21 +312,22 @@ NOT_REACHED = (devices.NO_DATA, devices.DROPPED, devices.UNAVAILABLE)  # such cl
 _REACHED = np.isin(np.arange(len(devices.STATUS)), NOT_REACHED, invert=True)
 
 
-def draw_first_state(study: Study, phase: Phase) -> State:
+def draw_first_state(study: Study) -> State:
     """Returns the state before the first round.
 
     The random numbers of an initial model depend on its index and on its world's seed.
     """
+    phase = study.method.phase
     rows = [study.net.init(int(rng.keys(seed, "init", k))) for seed in study.init_seeds for k in range(phase.models)]
     models = torch.stack(rows).to(study.dtype)
     counters = torch.zeros(len(models), len(study.net.layout.counters), dtype=torch.int64)
     return State(models, counters, phase.server.init(models))
 
 
-def begin_progress(study: Study, phase: Phase) -> Progress:
+def begin_progress(study: Study) -> Progress:
     """Returns the progress before the first round."""
     zero = np.zeros(study.worlds, dtype=np.int64)
-    state = draw_first_state(study, phase)
+    state = draw_first_state(study)
     if study.method.prepare is not None:
         state = study.method.prepare(state, study.pool_rows)
     return Progress(0, state, zero, zero.copy(), np.zeros(study.worlds))
@@ -405,21 +406,19 @@ def add_round(progress: Progress, result: RoundResult) -> None:
 
 
 def run_round(
-    study: Study, runtime: Runtime, phase: Phase, progress: Progress, _count_rounds: CountRounds | None = None
+    study: Study, runtime: Runtime, progress: Progress, _count_rounds: CountRounds | None = None
 ) -> RoundResult:
     """Runs one round, and returns its result.
 
     It plans the jobs, computes their virtual time, and trains the jobs whose uploads the server will use. Then it makes
     the server's step.
     """
-    t = progress.round
+    t, phase = progress.round, study.method.phase
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
-    if t == 0 and not len(plan.client):
-        warn_user("the schedule has no job in the first round, in which nobody trains: let it return some")
-    jobs = size_jobs(study, phase, plan, t)._replace(losses=losses)
+    jobs = size_jobs(study, plan, t)._replace(losses=losses)
     steps = jobs.steps * phase.trainings
-    up, down = job_traffic(study, phase, plan, t)
-    costs, now = cost_jobs(study, phase, jobs, up, down), progress.sim_seconds
+    up, down = job_traffic(study, plan, t)
+    costs, now = cost_jobs(study, jobs, up, down), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below
         timing = devices.time_round(study.devices, study.rule, plan, costs, seeds=study.seeds, t=t, now=now)
         then = now + timing.round
@@ -466,7 +465,7 @@ def _train_and_step(
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
     if counted.any():
         some = jobs if counted.all() else jobs.take(counted)
-        stats, rows = _ask_clients(runtime, phase, t, some, state=state, sent=runtime.train(t, some, state, phase))
+        stats, rows = _ask_clients(runtime, phase, t, some, state=state, sent=runtime.train(t, some, state))
         loss[counted] = rows.loss
         for job, text in rows.errors.items():
             place = np.flatnonzero(counted)[job]
@@ -495,20 +494,20 @@ def _ask_clients(
     if asked is None:
         return sent
     there = np.setdiff1d(np.arange(len(jobs.size)), list(rows.errors))
-    answers, later = runtime.train(t, jobs.take(there), asked, phase)
+    answers, later = runtime.train(t, jobs.take(there), asked)
     failed = {int(there[job]): text for job, text in later.errors.items()}
     return {**stats, **answers}, rows._replace(errors={**rows.errors, **failed})
 
 
-def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
+def size_jobs(study: Study, plan: Plan, t: int = 0) -> SizedPlan:
     """Adds each job's numbers of training samples and optimizer steps to a plan.
 
     Args:
         study: The objects of the run.
-        phase: The training that the jobs belong to.
         plan: The jobs, `[J]`.
         t: The round, from 0. It decides which participants stop after some of their steps.
     """
+    phase = study.method.phase
     size = study.shards.sizes(plan.world, plan.client) if phase.sizes is None else phase.sizes(plan)
     if phase.steps is not None:
         return SizedPlan(plan, size, phase.steps(plan, size)[0])
@@ -520,7 +519,7 @@ def size_jobs(study: Study, phase: Phase, plan: Plan, t: int = 0) -> SizedPlan:
     return SizedPlan(plan, size, steps)
 
 
-def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
+def cost_jobs(study: Study, jobs: SizedPlan, up: IntArray, down: IntArray) -> devices.JobCosts:
     """Returns what jobs cost. The costs include what clients compute besides training.
 
     A step that passes over its batch several times counts as several steps (`Local.count_work`). Samples that are used
@@ -529,11 +528,11 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
 
     Args:
         study: The objects of the run.
-        phase: The training that the jobs belong to.
         jobs: The jobs, `[J]`.
         up: Bytes that each job sends, `[J]`.
         down: Bytes that each job receives, `[J]`.
     """
+    phase = study.method.phase
     if phase.steps is not None:
         return devices.JobCosts(jobs.steps, up, down, *phase.steps(jobs.plan, jobs.size)[1:])
     size = jobs.size.astype(np.float64)
@@ -553,13 +552,14 @@ def cost_jobs(study: Study, phase: Phase, jobs: SizedPlan, up: IntArray, down: I
     return devices.JobCosts(steps, up, down, samples, share)
 
 
-def job_traffic(study: Study, phase: Phase, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
+def job_traffic(study: Study, plan: Plan, t: int = 0) -> tuple[IntArray, IntArray]:
     """Returns the bytes that each job sends and receives, `[J]` each.
 
     `phase.traffic` may compute these bytes. Otherwise models go from the server to the client and back. A client that
     chooses its model receives all models. If the local loss uses all models, a client's first job of the round also
     downloads the models that the client does not train.
     """
+    phase = study.method.phase
     if phase.traffic is not None:
         return phase.traffic(t, plan)
     layout, tier = study.net.layout, study.clients.tier_of(plan.client)

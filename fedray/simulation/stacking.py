@@ -162,7 +162,7 @@ def traffic_of_jobs(parts: Sequence[Part], clients: int, t: int, plan: Plan) -> 
             sent = shards.sizes(own.world, own.client) * shards.pooled  # clients send predictions and labels once
             up[jobs] = sent * (4 * shards.width + 8) * (t == part.begins)
             continue
-        up[jobs], down[jobs] = job_traffic(part.study, part.study.method.phase, own, t)
+        up[jobs], down[jobs] = job_traffic(part.study, own, t)
         if part.combine is not None:
             down[jobs] = 0  # a client starts from a network of its own
         if part.combine == "label_shares":
@@ -398,7 +398,7 @@ def _draw_parts(state: State, parts: Sequence[Part], *, at_once: bool) -> State:
     """
     state.counters[:, 0] = int(at_once)
     for part in parts:
-        state = write_part(state, part, draw_first_state(part.study, part.study.method.phase))
+        state = write_part(state, part, draw_first_state(part.study))
     return state
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core.errors import BadInput, format_bytes
-from fedray.core.method import Answer, JobRows, Local, Method, Phase
+from fedray.core.method import Answer, JobRows, Local, Method
 from fedray.core.types import (
     EVALUATED_CLIENTS,
     EVALUATED_ROWS,
@@ -555,7 +555,7 @@ class Host(Site, Protocol):
 class Runtime(Protocol):
     """Runs jobs and answers questions about models. All runtimes give the same bits."""
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of one round.
 
         Returns:
@@ -710,15 +710,16 @@ class JobTable(NamedTuple):
 Score = Callable[[Tensor, Tensor], Tensor]  # (raw inputs `[n, ...]`, targets `[n, ...]`) -> scores `[q, n]`
 
 
-def outputs_on(split: str, models: int, worlds: int | None = None) -> Question:
-    """Makes the request for the raw outputs of all models on a split. The answer for n samples is `[K, n, C]`.
+def ask_outputs(runtime: Runtime, answer: Answer, split: str, worlds: int | None = None) -> Pieces:
+    """Returns the raw outputs of all models of `answer` on a split, `[A, n, C]` for a piece of n samples.
 
     Args:
-        split: Name of the split: `test`, `hold_out` or `ood`.
-        models: Number of models of each world, K.
+        runtime: The runtime that computes.
+        answer: The models that predict.
+        split: Name of the split: `test`, `hold_out`, `train` or `ood`.
         worlds: Number of worlds to use, from world 0 on. None means all worlds.
     """
-    return Question(partial(compute_outputs, models=models), split, worlds)
+    return runtime.ask(Question(partial(compute_outputs, models=answer.models), split, worlds), answer.state)
 
 
 def losses_of(models: int, clients: Sequence[IntArray] | None = None) -> Question:
@@ -738,7 +739,7 @@ def losses_of(models: int, clients: Sequence[IntArray] | None = None) -> Questio
         >>> from fedray.simulation.rounds import begin_progress
         >>> keys = {"data": {"name": "cubic"}, "clients": {"number": 2}, "method": {"models": 3}}
         >>> study = build_study(read_scenario(keys))
-        >>> state = begin_progress(study, study.method.phase).state
+        >>> state = begin_progress(study).state
         >>> Inline(study).ask(losses_of(models=3), state)[0, 0].shape  # of 3 models on 2 clients
         torch.Size([3, 2])
     """

@@ -109,26 +109,25 @@ def _replace_folder(final: Path, tensors: dict[str, torch.Tensor], totals: dict[
     """
     part = final.with_name(f".{secrets.token_hex(12)}.part")
     try:
-        final.parent.mkdir(exist_ok=True)
-        part.mkdir()
-        save_file(tensors, part / run_files.STATE_FILE)
-        totals[run_files.FILES_KEY][run_files.STATE_FILE] = run_files.sum_file(part / run_files.STATE_FILE)
-        (part / "progress.json").write_text(
-            json.dumps({**totals, run_files.SEAL: run_files.seal_entries(totals, "progress.json")})
-        )
-        (part / run_files.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)  # safetensors writes 0600
-        for file in part.iterdir():
-            sync_to_disk(file)
-        sync_to_disk(part)
-        if final.exists():
-            shutil.rmtree(final)
-        part.replace(final)
-        sync_to_disk(final.parent)
-    except FileNotFoundError:
-        raise Unwritable(f"cannot write {final}: {final.parent} is gone: was it moved or deleted?") from None
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise Unwritable(f"cannot write {final}: {reason}: free space; the run resumes from the one before") from None
+        with plain.explain_unwritable(final):
+            final.parent.mkdir(exist_ok=True)
+            part.mkdir()
+            save_file(tensors, part / run_files.STATE_FILE)
+            totals[run_files.FILES_KEY][run_files.STATE_FILE] = run_files.sum_file(part / run_files.STATE_FILE)
+            (part / "progress.json").write_text(
+                json.dumps({**totals, run_files.SEAL: run_files.seal_entries(totals, "progress.json")})
+            )
+            # safetensors writes 0600
+            (part / run_files.STATE_FILE).chmod((part / "progress.json").stat().st_mode & 0o777)
+            for file in part.iterdir():
+                sync_to_disk(file)
+            sync_to_disk(part)
+            if final.exists():
+                shutil.rmtree(final)
+            part.replace(final)
+            sync_to_disk(final.parent)
+    except SafetensorError as error:
+        raise Unwritable(f"cannot write {final}: {error}: free space or choose another directory") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -154,23 +153,19 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         kind, _, inner = name.partition("/")
         if inner:
             parts[kind][inner] = value
-    try:
-        state = State(tensors["models"], tensors["counters"], parts["extra"])
-        progress = Progress(
-            totals["round"],
-            state,
-            np.array(totals["up_bytes"], dtype=np.int64),
-            np.array(totals["down_bytes"], dtype=np.int64),
-            np.array([float.fromhex(s) for s in totals["sim_seconds"]]),
-            totals["wall_seconds"],
-            totals["metrics"],
-            totals.get("failed", 0),
-            totals.get("courses", {}),
-            totals.get("stopped", ""),
-            flight=lambda: parts["flight"],
-        )
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
-        raise run_files.make_damaged_error(path / "progress.json", error, remedy) from None
+    progress = Progress(
+        totals["round"],
+        State(tensors["models"], tensors["counters"], parts["extra"]),
+        np.array(totals["up_bytes"], dtype=np.int64),
+        np.array(totals["down_bytes"], dtype=np.int64),
+        np.array([float.fromhex(s) for s in totals["sim_seconds"]]),
+        totals["wall_seconds"],
+        totals["metrics"],
+        totals.get("failed", 0),
+        totals.get("courses", {}),
+        totals.get("stopped", ""),
+        flight=lambda: parts["flight"],
+    )
     return progress, parts["private"]
 
 
@@ -179,12 +174,11 @@ def _load_tensors(file: Path, files: run_files.FileSums, remedy: str) -> dict[st
     if run_files.STATE_FILE in files:
         run_files.check_file(file, files[run_files.STATE_FILE], remedy)
     try:
-        with file.open("rb"):  # if this user may not read the file, the loader's own error would not say so
-            return load_file(file)
+        return load_file(file)
     except OSError as error:
         raise run_files.make_unreadable_error(file, error, remedy) from None
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise run_files.make_damaged_error(file, str(error) or type(error).__name__, remedy) from None
+    except SafetensorError as error:
+        raise run_files.make_damaged_error(file, error, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -249,7 +243,7 @@ def load_study_checkpoint(
 # permissions, `fedray resume` ends with an error of one line.
 
 SET_ASIDE = "set-aside"
-CHECKPOINTS, RATES = "checkpoints", "learning_rates.json"
+CHECKPOINTS = "checkpoints"
 
 
 def warn_of_damage(out: Path) -> None:
@@ -291,23 +285,11 @@ def mend_run_directory(out: Path) -> list[str]:
         else:
             trusted = round
             break
-    aside: list[Path] = []
-    if reasons:  # all files that were made after a damaged file are made again, too
-        aside += [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
-        aside += [
-            path
-            for table in run_files.TABLES
-            for round, path in run_files.list_parts(out, table).items()
-            if round > trusted
-        ]
-    try:
-        if (out / RATES).is_file():
-            run_files.read_sealed(out / RATES)
-    except Damaged as error:
-        reasons.insert(0, error.reason)
-        aside.append(out / RATES)
     if not reasons:
         return []
+    aside = [out / CHECKPOINTS / f"round-{round:06d}" for round in rounds if round > trusted]
+    for table in run_files.TABLES:  # all files that were made after a damaged file are made again, too
+        aside += [path for round, path in run_files.list_parts(out, table).items() if round > trusted]
     place = _move_aside(out, aside)
     start = f"the checkpoint of round {trusted}" if trusted >= 0 else "the first round"
     each = dict.fromkeys(reasons)
@@ -317,13 +299,11 @@ def mend_run_directory(out: Path) -> list[str]:
 def _move_aside(out: Path, paths: list[Path]) -> Path:
     """Moves files and folders of a run directory into a new folder in `set-aside`, under the same names."""
     place = next(out / SET_ASIDE / str(n) for n in count(1) if not (out / SET_ASIDE / str(n)).exists())
-    try:
+    with plain.explain_unwritable(place):
         for path in paths:
             target = place / path.relative_to(out)
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
-    except OSError as error:
-        raise Unwritable(f"cannot move {path} to {place} ({error.strerror}): make {out} writable first") from None
     return place
 
 
@@ -369,8 +349,7 @@ class RunRecorder:
         """
         self.out, self.study = out, study
         self._private, self._watch, self._confirm_directory, self._saved = private, watch, confirm_directory, saved
-        vouched = run_files.read_listed_files(out, f"`fedray resume {out}` goes on from the checkpoint before it")
-        self._files: run_files.FileSums = vouched or run_files.sum_parts(out)
+        self._files = run_files.read_listed_files(out)
         self._jobs: list[dict[str, Any]] = []
         self._rounds: list[dict[str, Any]] = []
         self._scores: list[dict[str, Any]] = []

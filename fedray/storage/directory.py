@@ -24,7 +24,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
     """Makes a new run directory. If several processes try this at the same time, only one process succeeds.
 
     Raises:
-        BadInput: The directory already has files of a run or other files, or it cannot be made.
+        BadInput: The directory already has files of a run or other files.
 
     Example:
         >>> import tempfile
@@ -35,10 +35,7 @@ def make_run_directory(out: Path, scenario_text: str) -> None:
         ['.lock', 'checkpoints', 'scenario.yaml']
     """
     refuse_taken(out)
-    try:
-        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"out = {out} cannot be made ({error.strerror}): choose another directory") from None
+    (out / "checkpoints").mkdir(parents=True, exist_ok=True)
     with plain.hold_lock(out / LOCK, say_written(out)):
         refuse_taken(out)  # another process may have been faster
         plain.write_atomically(out / "scenario.yaml", scenario_text.encode())
@@ -105,11 +102,8 @@ def lock_run_directory(out: Path, *, wait: bool = True) -> Iterator[Callable[[],
         BadInput: A different process writes the directory.
         Unwritable: The directory cannot be written.
     """
-    try:
-        confirm_directory = make_move_check(out)
-    except OSError as error:
-        raise Unwritable(f"cannot write {out}: {error.strerror}: free space or choose another directory") from None
     with plain.hold_lock(out / LOCK, say_written(out), wait=wait):
+        confirm_directory = make_move_check(out)
         for path in out.glob("*/.*.part"):  # files of a process that was killed
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
         yield confirm_directory
@@ -210,17 +204,15 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
         ('quickstart', 'quickstart-2')
     """
     made_parent = not wanted.parent.exists()
-    for number in itertools.count(1):
-        out = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        try:
-            wanted.parent.mkdir(parents=True, exist_ok=True)
-            out.mkdir()
-            break
-        except FileExistsError:
-            if not wanted.parent.is_dir():
-                raise BadInput(f"{wanted.parent} is a file, but runs are written below it: give another out") from None
-        except OSError as error:
-            raise BadInput(f"{out} cannot be made ({error.strerror}): give another out") from None
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            out = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+            with suppress(FileExistsError):
+                out.mkdir()
+                break
+    except OSError as error:
+        raise BadInput(f"{wanted} cannot be made ({error.strerror}): give another out") from None
 
     def release() -> None:
         with suppress(OSError):  # the directory stays if it holds a run
@@ -244,7 +236,7 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
 
     Raises:
         BadInput: A different process writes the run.
-        FedrayError: The run cannot be replaced.
+        Unwritable: The run cannot be replaced.
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
 
@@ -256,11 +248,8 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
         shutil.rmtree(aside, ignore_errors=True)
 
     with current_ending().call(settle):
-        with lock_run_directory(out, wait=False):
-            try:
-                out.rename(aside)
-            except OSError as error:
-                raise FedrayError(f"{out} cannot be replaced ({error.strerror}): choose another directory") from None
+        with lock_run_directory(out, wait=False), plain.explain_unwritable(out):
+            out.rename(aside)
         yield settle
 
 
@@ -305,7 +294,7 @@ def read_failure(out: Path) -> FedrayError | None:
     if (out / run_files.FAILURE_FILE).exists():
         found = run_files.read_sealed(out / run_files.FAILURE_FILE, f"`fedray resume {out}`")
         return FedrayError(str(found.get("error", "unknown")))
-    if (out / run_files.SUMMARY_FILE).exists() or plain.is_locked(out / ".lock"):
+    if (out / run_files.SUMMARY_FILE).exists() or plain.is_locked(out / LOCK):
         return None
     rounds = run_files.find_checkpoints(out / "checkpoints")
     where = f"after the checkpoint of round {rounds[-1]}" if rounds else "before its first checkpoint"

@@ -38,6 +38,7 @@ from fedray.metrics.classification import Drift
 from fedray.metrics.scores import reaches_target
 from fedray.scenario import identity, names
 from fedray.scenario.nested import load_yaml, write_yaml
+from fedray.scenario.schema import Scenario
 from fedray.simulation.rounds import BEST, collect_values, draw_first_state, list_test_choices, name_watched_score
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study, cost_answer
@@ -105,21 +106,14 @@ def count_lost_models(out: Path) -> int:
     """Returns for how many models the server used no upload, although clients had jobs to train them.
 
     The models of each replicate and fold are counted separately, and the largest of these counts is returned.
-
-    Raises:
-        Damaged: A part of the table `clients` lacks a column, or a column has values of a wrong type.
     """
     import pyarrow.compute as pc  # slow to import, and a check needs none of it
 
     model, used = list(JOB_MODEL), dict[tuple[int, ...], bool]()
     for path in run_files.list_parts(out, "clients.parquet").values():  # one after the other, because parts may be long
-        jobs = run_files.read_parquet_files([path], (*JOB_MODEL, "status"))[0]
-        try:
-            jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
-            found = jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist()
-        except (pa.ArrowException, KeyError) as error:
-            raise run_files.make_damaged_error(path, str(error).partition(" in ")[0]) from None
-        for row in found:
+        jobs = run_files.read_parquet_file(path, (*JOB_MODEL, "status"))
+        jobs = jobs.append_column("ok", pc.equal(jobs["status"], "ok"))
+        for row in jobs.group_by(model, use_threads=False).aggregate([("ok", "any")]).to_pylist():
             key = tuple(row[name] for name in JOB_MODEL)
             used[key] = used.get(key, False) or row["ok_any"]
     lost = Counter(key[:2] for key, taken in used.items() if not taken)
@@ -155,7 +149,7 @@ def count_untrained_answers(study: Study, progress: Progress) -> int:
 
 def _find_equal_initial_model(study: Study, state: State) -> BoolArray:
     """Returns for the K models of each replicate and fold whether they equal an initial model, `[worlds * K]`."""
-    first = draw_first_state(study, study.method.phase).models
+    first = draw_first_state(study).models
     drawn = {row.numpy().tobytes() for row in first}
     return np.array([row.numpy().tobytes() in drawn for row in state.models.to(first.dtype)])
 
@@ -322,7 +316,7 @@ def read_drift(out: Path) -> pa.Table:
         raise FedrayError(
             f"{out} has no {DRIFT_FILE}: only finished runs in which several trained models predict have one"
         )
-    return run_files.read_parquet_files([path])[0]
+    return run_files.read_parquet_file(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -518,7 +512,6 @@ def check_identity(out: Path, digests: Digests) -> None:
     Raises:
         BadInput: Something has changed.
     """
-    check_scenario_file(out)
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
     _compare(out, read_identity(out), {**digests, "values": values}, tell_user)
 
@@ -586,10 +579,7 @@ def read_identity(out: Path) -> dict[str, Any]:
             manifest = run_files.read_sealed(out / "manifest.json", remedy)
         identity.refuse_lost_identity(out, manifest, remedy)
         return {}
-    found = run_files.read_sealed(path, remedy)
-    if not found or not all(isinstance(found.get(part, {}), dict) for part in ("scenario", *_PARTS)):
-        raise Damaged(f"{path} is damaged (a part is missing)", remedy)
-    return found
+    return run_files.read_sealed(path, remedy)
 
 
 def choose_resumed_lanes(lanes: Lanes, out: Path) -> Lanes:
@@ -622,28 +612,26 @@ def recall_device(out: Path) -> str | None:
     return str(began.get("device", {}).get("clients", "cpu"))
 
 
-def check_longer(out: Path, rounds: int) -> None:
-    """Checks that a run can be made longer, to `rounds` rounds in all. The run may be finished.
+def check_longer(out: Path, scenario: Scenario, rounds: int) -> None:
+    """Checks that the run of a scenario can be made longer, to `rounds` rounds in all. The run may be finished.
 
     Raises:
         BadInput: The run has done more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
             error is also raised if the longer run would differ from a run that had this length from the start.
     """
-    tree = read_keys(out)
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
-    method = tree.get("method")
-    spec = names.method_spec_of(method.get("name")) if isinstance(method, dict) else None
-    if spec is not None and (spec.parts or spec.fits):
+    spec = names.method_spec_of(scenario.method.name)
+    if spec.parts or spec.fits:
         raise BadInput(f"--rounds {rounds}: a stack or an ensemble of learners is not made longer: start a new run")
     if rounds < done:
         raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
     if rounds > done:
         totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
-        _refuse_longer(tree, totals, rounds)
+        _refuse_longer(scenario, totals, rounds)
     check_scenario_file(out, any_rounds=True)
 
 
-def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: int) -> None:
+def _refuse_longer(scenario: Scenario, totals: Mapping[str, Any], rounds: int) -> None:
     """Raises an error if a longer run would differ from a run that had this length from the start.
 
     `totals` has the content of `progress.json` in the newest checkpoint. It is empty if there is no checkpoint.
@@ -651,19 +639,17 @@ def _refuse_longer(tree: Mapping[str, Any], totals: Mapping[str, Any], rounds: i
     done, stopped = totals.get("round", 0), totals.get("stopped")
     if stopped:
         raise BadInput(f"--rounds {rounds}: the run ended after {done} rounds, because {stopped}: start a new run")
-    for name in ("local", "server"):
-        section = tree.get(name)
-        keys: Any = section.get("schedule") if isinstance(section, dict) else None
-        if isinstance(keys, dict) and keys.get("kind") in ("cosine", "linear") and not keys.get("restart"):
-            end, where = int(keys.get("rounds") or rounds), f"--rounds {rounds}: {name}.schedule"
-            if rounds > end and not keys.get("floor"):
+    for name, keys in (("local", scenario.local.schedule), ("server", scenario.server.schedule)):
+        if keys is not None and keys.kind in ("cosine", "linear") and not keys.restart:
+            end, where = keys.rounds or rounds, f"--rounds {rounds}: {name}.schedule"
+            if rounds > end and not keys.floor:
                 raise BadInput(f"{where} ends with a rate of 0: start a new, longer run")
-            if rounds > end == tree.get("rounds"):  # the schedule's default is the number of rounds of the run
+            if rounds > end == scenario.rounds:  # the schedule's default is the number of rounds of the run
                 raise BadInput(f"{where} falls over this run's {end} rounds: start a new run")
-    rules = tree.get("evaluate")
-    every, seconds = (rules.get(key) for key in ("every", "every_seconds")) if isinstance(rules, dict) else (1, None)
+    rules = scenario.evaluate
     seen = [entry[1] for entries in totals.get("courses", {}).values() for entry in entries if entry]
-    if done in seen and (seconds or done % (every or 1)):  # the round was evaluated only because it was the last one
+    # a round that is not due was evaluated only because it was the last one
+    if done in seen and (rules.every_seconds or done % rules.every):
         raise BadInput(
             f"--rounds {rounds}: the best value that stop or checkpoint.best knows is of round {done}, which a longer "
             "run does not evaluate: start a new run"
@@ -679,10 +665,7 @@ def _compare(out: Path, began: Mapping[str, Any], digests: Digests, tell: Callab
         then, now = began["device"]["clients"], digests["device"]["clients"]
         tell(f"{out}: clients train on {now}, but the run began on {then}: results may differ in their last digits")
     if each := list_changes("values", began, digests):
-        said = "value {} is not what the run began with: the new one counts"
-        if len(each) > 1:
-            said = "values {} are not what the run began with: the new ones count"
-        tell(f"{out}: {said.format(', '.join(each))}")
+        tell(f"{out}: the values are not those the run began with ({', '.join(each)}): the new ones count")
 
 
 def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]:
@@ -694,7 +677,7 @@ def list_changes(part: str, began: Mapping[str, Any], now: Digests) -> list[str]
     found, gone = now.get(part, {}), None if part in ("data", "source") else ""
     pairs = [(key, old, found.get(key, gone)) for key, old in began.get(part, {}).items() if part in now]
     changed = [key.partition(": ") for key, old, new in pairs if old != new and "" not in (old, new)]
-    files = {name: f"{name} of {file}" for name, file in _list_names(began)}
+    files = {name: f"{name} of {file}" for name, file in began.get("names", {}).items()}
     return [f"{name} of {files.get(thing, thing)}" if name else thing for thing, _, name in changed]
 
 
@@ -704,15 +687,9 @@ def refuse_missing_names(out: Path) -> None:
     Raises:
         BadInput: A name is not registered.
     """
-    for name, file in _list_names(read_identity(out)):
+    for name, file in read_identity(out).get("names", {}).items():
         kind, _, known = name.partition(" ")
         if kind in names.KINDS and not names.is_known(kind, known):
             raise BadInput(
                 f"{out}: this run used {kind} {known!r} of {file}: --import {file}, or import it first in Python"
             )
-
-
-def _list_names(began: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the user's names that a run used, such as "method mine", and the file that registered each name."""
-    found = began.get("names", {})
-    return [(str(name), str(file)) for name, file in found.items()] if isinstance(found, dict) else []

@@ -44,7 +44,7 @@ def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_wei
     lossy = {"participation": {"dropout": 0.7}, "replicates": 2, **more}
     with pytest.warns(FedrayWarning):
         run = fedray.run(keys(4, 1, **lossy), runtime="inline", report=False)
-    first = begin_progress(run.study, run.study.method.phase).state.models
+    first = begin_progress(run.study).state.models
     last = load_study_checkpoint(run.path, run.study)[0].state.models
     untrained = (first == last).all(dim=-1).reshape(2, -1).sum(dim=1)
     assert run.summary["untrained_models"] == int(untrained.max()) > 0

@@ -60,7 +60,7 @@ def test_folds_of_equal_rows_are_trained_from_different_first_models_and_batches
     scenario = read_scenario({"data": {"fold": "all"}, "replicates": 2, "clients": {"number": 4}})
     study = build_study(scenario, UserObjects(data=make_folds()))
     assert [study.place(world) for world in range(study.worlds)] == [(r, f) for r in range(2) for f in range(FOLDS)]
-    first = draw_first_state(study, study.method.phase).models
+    first = draw_first_state(study).models
     assert len(torch.unique(first, dim=0)) == len(first) == 2 * FOLDS * 5
     assert len(set(study.seeds.tolist())) == 2 * FOLDS
     plan = study.method.phase.schedule(0, None)

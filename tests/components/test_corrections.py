@@ -106,7 +106,7 @@ def test_feddyn_is_the_box_of_its_paper() -> None:
     alpha, lr, steps = 0.2, 0.1, 5
     study = quadratic_study({"name": "feddyn", "alpha": alpha}, steps=steps, lr=lr)
     state, runtime = train_rounds(study, 3)
-    w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
+    w = begin_progress(study).state.models[0].numpy().copy()
     h, server = np.zeros((N, D)), np.zeros(D)
     for _ in range(3):
         ends = []
@@ -134,7 +134,7 @@ def test_ditto_is_the_box_of_its_paper(pull: float) -> None:
     part = replace(study.method.phase, schedule=lambda t, s: whole(t, s).take(np.arange(N) % 3 == t % 3))
     study = replace(study, method=replace(study.method, phase=part))
     state, runtime = train_rounds(study, 4)
-    w = begin_progress(study, study.method.phase).state.models[0].numpy().copy()
+    w = begin_progress(study).state.models[0].numpy().copy()
     mine: dict[int, np.ndarray] = {}
     for t in range(4):
         ends = []

@@ -131,7 +131,7 @@ def test_a_run_keeps_the_device_with_which_it_began(
     monkeypatch.setattr(environment, "device_of", lambda gpus, *_, **__: asked.append(gpus))
     for folder in (out, tmp_path / "new"):
         run.choose_device(read, study, folder)
-    assert asked == [0, 1]
+    assert asked == [0, 1] and run.choose_runtime(read, study, None, "cpu").why != "a GPU is here"
     for device in ("cuda", "cpu"):
         confirm_identity(out, {"device": {"clients": device}}, told.append)
     assert len(told) == 1 and "clients train on cuda, but the run began on cpu" in told[0]

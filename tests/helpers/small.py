@@ -127,10 +127,10 @@ def run_command(*arguments: str | Path) -> CommandResult:
 
 def list_states(study: Study, rounds: int, runtime: Any = None) -> tuple[list[State], Inline]:
     """Returns the states before each round and after the last, and the runtime that holds the clients."""
-    runtime, progress = runtime or Inline(study), begin_progress(study, study.method.phase)
+    runtime, progress = runtime or Inline(study), begin_progress(study)
     states = [progress.state]
     for _ in range(rounds):
-        progress.state = run_round(study, runtime, study.method.phase, progress).state
+        progress.state = run_round(study, runtime, progress).state
         progress.round += 1
         states.append(progress.state)
     return states, runtime
@@ -152,7 +152,7 @@ def train(keys: Mapping[str, Any], **own: Any) -> tuple[Study, Progress, Inline]
 
 def _train(keys: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[Study, Progress, Inline]:
     study = build_study(read_scenario(keys, explicit=False), UserObjects(**own))
-    runtime, progress = Inline(study), begin_progress(study, study.method.phase)
+    runtime, progress = Inline(study), begin_progress(study)
     advance = choose_advance(study, runtime, progress)
     while progress.round < study.rounds:
         add_round(progress, advance(progress, lambda ends: min(len(ends), study.rounds - progress.round)))

@@ -195,10 +195,10 @@ def test_what_a_process_remembers_changes_no_bit(method: str) -> None:
     study, alone = (study_of(method, lost, seeds) for seeds in ({"seed": 4, "replicates": 2}, {"seed": 5}))
     states, runtime = list_states(study, 4)
     assert torch.equal(list_states(alone, 4)[0][-1].models[0], states[-1].models[1])
-    progress, _ = begin_progress(study, study.method.phase), list_states(study, 2)
+    progress, _ = begin_progress(study), list_states(study, 2)
     for t in range(4):
         fresh = Inline(study) if t % 2 else runtime
-        progress.state = run_round(study, fresh, study.method.phase, progress).state
+        progress.state = run_round(study, fresh, progress).state
         progress.round += 1
         assert torch.equal(progress.state.models, states[t + 1].models)
 
@@ -207,11 +207,11 @@ def test_a_process_that_knows_another_ensemble_weighs_the_rows_afresh() -> None:
     """Of as many rounds, but the third one added nothing."""
     study = study_of("adaboost_f")
     states, _ = list_states(study, 3)
-    phase, other = study.method.phase, states[3]._replace(models=states[2].models)
-    jobs = size_jobs(study, phase, phase.schedule(3, other))
+    other = states[3]._replace(models=states[2].models)
+    jobs = size_jobs(study, study.method.phase.schedule(3, other))
     worker, fresh = make_worker(study), make_worker(study)
-    worker.train(3, jobs, states[3], phase)
-    found, wanted = (one.train(3, jobs, other, phase)[0]["learners"].rows for one in (worker, fresh))
+    worker.train(3, jobs, states[3])
+    found, wanted = (one.train(3, jobs, other)[0]["learners"].rows for one in (worker, fresh))
     assert all(torch.equal(found[key], wanted[key]) for key in wanted)
 
 

@@ -49,11 +49,11 @@ def test_every_client_gets_all_models_and_sends_one_or_all(name: str, up: int, c
 def test_participants_train_the_model_of_least_loss_and_a_model_that_nobody_chose_stays() -> None:
     keys = scenario({"method": {"name": "ifca", "models": 3}, "participation": {"per_round": 4}, "replicates": 2})
     study = build_study(read_scenario(keys))
-    runtime, progress = Inline(study), begin_progress(study, study.method.phase)
+    runtime, progress = Inline(study), begin_progress(study)
     progress.state.models[2] *= 50.0  # of the first world: nobody wants it
     before = progress.state.models.clone()
     losses = runtime.ask(losses_of(3), progress.state)
-    result = run_round(study, runtime, study.method.phase, progress)
+    result = run_round(study, runtime, progress)
     for client, model, world in zip(*result.plan, strict=True):
         assert model == int(losses[int(world), 0][:, client].argmin())
     chosen = set((result.plan.world * 3 + result.plan.model).tolist())
@@ -111,7 +111,7 @@ def test_an_own_choice_reads_the_networks_own_loss_also_where_another_one_trains
 
     keys = scenario({"rounds": 1, "report": False, "method": {"models": 3}})
     study = fedray.run(keys, method=hardest, loss=halved).study
-    first = begin_progress(study, study.method.phase).state.models
+    first = begin_progress(study).state.models
     for client in range(6):
         x, y = rows_of(study, 0, client)
         wanted = [float(cross_entropy(answer, y)) for answer in compute_raw_outputs(study.net, first, x.float())]

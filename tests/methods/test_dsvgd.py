@@ -135,8 +135,8 @@ def test_all_particles_of_a_client_see_the_same_batches(monkeypatch: pytest.Monk
 def test_blocks_hold_all_particles_of_a_client(models: int, hidden: int) -> None:
     study = build_study(read_scenario(keys({"replicates": 70, "model": {"hidden": [hidden]}}, models=models)))
     phase, engine = study.method.phase, Worker(study).engine
-    jobs = size_jobs(study, phase, phase.schedule(0, None))
-    blocks = split_jobs(study, phase, jobs, engine)
+    jobs = size_jobs(study, phase.schedule(0, None))
+    blocks = split_jobs(study, jobs, engine)
     assert len(blocks) > 1 and sorted(np.concatenate(blocks).tolist()) == list(range(70 * models))
     for block in blocks:
         assert (jobs.plan.model[block].reshape(-1, models) == np.arange(models)).all() and len(block) <= engine.width

@@ -18,7 +18,7 @@ import fedray
 from fedray.assembly.features import make_graph, make_walk
 from fedray.assembly.study import build_study
 from fedray.components.random_walk import Graph, Outages, make_walks, walk_schedule
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.types import SizedPlan, State
 from fedray.runtime.session import Inline
 from fedray.scenario.loader import read_scenario
@@ -119,7 +119,7 @@ def test_a_cut_edge_splits_the_walks(tmp_path: Path) -> None:
 def failing(rate: float) -> Callable[..., tuple[dict[str, Any], JobRows]]:
     """Training that leaves the models as they are, and in which jobs fail with a probability."""
 
-    def train(t: int, jobs: SizedPlan, _state: State, _phase: Phase) -> tuple[dict[str, Any], JobRows]:
+    def train(t: int, jobs: SizedPlan, _state: State) -> tuple[dict[str, Any], JobRows]:
         failed = np.flatnonzero(np.random.default_rng(t).random(len(jobs.size)) < rate)
         return {}, JobRows(np.zeros(len(jobs.size)), dict.fromkeys(failed.tolist(), "Traceback"))
 
@@ -144,10 +144,10 @@ def test_every_hop_is_sent_once_and_received_once(
     study = build_study(read)
     path, phase, runtime = make_walk(read, 6, (seed,)), study.method.phase, Inline(study)
     runtime.train = failing(failures[2])  # type: ignore[method-assign]  # fails on purpose
-    progress, hops = begin_progress(study, phase), 0
+    progress, hops = begin_progress(study), 0
     each = int(phase.compress.bytes(np.zeros(1, int), np.zeros(1, int))[0])
     for t in range(5):
-        result = run_round(study, runtime, phase, progress)
+        result = run_round(study, runtime, progress)
         add_round(progress, result)
         hops += int((path.at(t) != path.at(t + 1)).sum())
         assert progress.up_bytes.tolist() == progress.down_bytes.tolist() == [each * hops]

@@ -25,7 +25,7 @@ def test_a_sub_model_never_sees_the_part_it_leaves_out_by_construction(folds: di
     """Each row is left out exactly once and seen otherwise; sizes known before training are those of the rows read."""
     made = stacks.study(folds)
     plan = made.method.phase.schedule(0, None)
-    size = size_jobs(made, made.method.phase, plan).size
+    size = size_jobs(made, plan).size
     for share in split_plan(made.parts, plan):
         fetched = share.part.study.shards.fetch(share.plan.world, share.plan.client)
         assert fetched.size.tolist() == size[share.jobs].tolist()

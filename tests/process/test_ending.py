@@ -124,11 +124,11 @@ def test_a_table_that_was_read_leaves_no_thread_that_has_its_bytes_when_python_e
     """One that gives them back while Python is torn down aborts the process (apache/arrow issue 50482)."""
     done = run_python(f"""
 import pyarrow as pa, pyarrow.parquet as pq
-from fedray.files.run_files import read_parquet_files
+from fedray.files.run_files import read_parquet_file
 path = Path({str(tmp_path)!r}) / "table.parquet"
 pq.write_table(pa.table({{"a": range(99), "b": ["x"] * 99, "c": [[0.5, 1.0]] * 99}}), path)
 before = os.listdir("/proc/self/task")
-print(read_parquet_files([path])[0].num_rows, os.listdir("/proc/self/task") == before)
+print(read_parquet_file(path).num_rows, os.listdir("/proc/self/task") == before)
 """)
     assert (done.stdout, done.stderr) == ("99 True\n", "")
 

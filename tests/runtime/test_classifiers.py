@@ -14,6 +14,7 @@ from stacks import BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN, features, rows_i
 from uploads import merge_stats
 
 import fedray
+from fedray.core.method import Answer
 from fedray.core.types import State
 from fedray.data.types import Dataset
 from fedray.features.stacking import LeaveOutShards
@@ -21,7 +22,7 @@ from fedray.runtime.session import Inline
 from fedray.runtime.stacking import FittedVotes
 from fedray.scenario.options import CLASSIFIERS
 from fedray.simulation.rounds import begin_progress, size_jobs
-from fedray.simulation.study import Study, outputs_on
+from fedray.simulation.study import Study, ask_outputs
 
 FOREST = {"name": "sklearn/random_forest", "n_estimators": 3, "max_depth": 4}
 X = torch.from_numpy(table().test.x)
@@ -103,14 +104,14 @@ def test_who_fits_the_classifiers_changes_no_bit() -> None:
     """Each round's jobs dealt to two processes' worth of hosts, each of which fits what it needs, with two threads."""
     made = beside(FOREST, WITHIN)
     phase, want = made.method.phase, train_rounds(made, 6)[0]
-    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made, phase).state
+    hosts, state = [Inline(made, threads=2) for _ in range(2)], begin_progress(made).state
     for t in range(6):
-        jobs = size_jobs(made, phase, phase.schedule(t, state))
-        stats = [host.train(t, jobs.take(slice(i, None, 2)), state, phase)[0] for i, host in enumerate(hosts)]
+        jobs = size_jobs(made, phase.schedule(t, state))
+        stats = [host.train(t, jobs.take(slice(i, None, 2)), state)[0] for i, host in enumerate(hosts)]
         state = phase.server.step(state, merge_stats(stats), t)
     assert torch.equal(state.models, want.models)
     here = State(want.models, want.counters, {})
-    assert torch.equal(*(host.ask(outputs_on("test", 1), here)[0, 0] for host in hosts))
+    assert torch.equal(*(ask_outputs(host, Answer(here, 1), "test")[0, 0] for host in hosts))
 
 
 @pytest.fixture(scope="module")

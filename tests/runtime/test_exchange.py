@@ -63,11 +63,10 @@ class Pretended:
         actor.restored, actor.__dict__["worker"] = True, make_worker(self.study)
         return actor
 
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Any) -> Any:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> Any:
         handles = [SimpleNamespace(train=SimpleNamespace(remote=self.post(a))) for a in range(len(self.actors))]
-        queues = cut_chunks(
-            self.study.clients, self.specs, jobs, phase.models, at_home=self.has_private, laps=self.laps
-        )
+        models, at_home = self.study.method.phase.models, self.has_private
+        queues = cut_chunks(self.study.clients, self.specs, jobs, models, at_home=at_home, laps=self.laps)
         self.chunks = max(self.chunks, *(len(queue.chunks) - len(queue.actors) for queue in queues))
         return exchange(queues, Calls(handles, lambda _a: None, t, jobs, state).post, self.wait)
 
@@ -176,7 +175,7 @@ def test_totals_are_the_merged_statistics_in_any_order(order: list[int]) -> None
 def test_a_reply_has_the_rows_of_its_jobs_only() -> None:
     """It had all K models, whatever the actor had trained."""
     actor = Pretended(CASES["replicates"], (1.0,), laps=1)
-    progress = begin_progress(actor.study, actor.study.method.phase)
+    progress = begin_progress(actor.study)
     plan = Plan(np.array([0, 1]), np.array([2, 2]), np.array([1, 1]))
     size = actor.study.shards.sizes(plan.world, plan.client)
     request = messages.TrainRequest(0, 0, SizedPlan(plan, size, size), 0, sends=True)

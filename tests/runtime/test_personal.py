@@ -42,7 +42,7 @@ def train_again(study: Study, kept: dict[str, torch.Tensor], state: State, t: in
     """Statistics of round t of clients that keep this."""
     runtime, phase = Inline(study), study.method.phase
     runtime.restore(kept)
-    return runtime.train(t, size_jobs(study, phase, phase.schedule(t, state)), state, phase)[0]
+    return runtime.train(t, size_jobs(study, phase.schedule(t, state)), state)[0]
 
 
 LG = {"method": {"name": "lg_fedavg", "shared_layers": 1}}
@@ -56,9 +56,9 @@ def test_private_layers_never_leave_the_client(compress: dict[str, Any]) -> None
     mask = torch.from_numpy(layout.mask(phase.stays))
     assert phase.stays == trained_layers(layout)[:1]
     assert int((~mask).sum()) == 8 * 10 + 10
-    progress, runtime = begin_progress(study, phase), Inline(study)
+    progress, runtime = begin_progress(study), Inline(study)
     first = progress.state.models.clone()
-    _, table, state, *_ = run_round(study, runtime, phase, progress)
+    _, table, state, *_ = run_round(study, runtime, progress)
     assert (table.down_bytes == 4 * 90).all()
     assert (table.up_bytes <= 4 * 90).all()
     assert torch.equal(state.models[:, mask], first[:, mask])
@@ -110,7 +110,7 @@ def test_private_batchnorm_stays_private_with_its_statistics_and_counters() -> N
     mask = torch.from_numpy(layout.mask(phase.stays))
     assert int(mask.sum()) == 20 + 4 * 64
     state, runtime = train_rounds(study, 2)
-    first = begin_progress(study, phase).state
+    first = begin_progress(study).state
     assert torch.equal(state.models[:, mask], first.models[:, mask])
     assert int(state.counters.max()) == 0
     variance = layout.views(runtime.private()["layers/rows"])["norm.running_var"]

@@ -37,8 +37,8 @@ def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_coun
         return state
 
     phase = replace(study.method.phase, sizes=sizes, traffic=traffic, remember=remember)
-    half = replace(study, rule=CountingRule(dropout=0.5))
-    result = rounds.run_round(half, Inline(half), phase, replace(rounds.begin_progress(half, phase), round=3))
+    half = replace(study, rule=CountingRule(dropout=0.5), method=replace(study.method, phase=phase))
+    result = rounds.run_round(half, Inline(half), replace(rounds.begin_progress(half), round=3))
     counted = result.table.status == clock.OK
     assert 0 < counted.sum() < len(counted)
     np.testing.assert_array_equal(result.table.up_bytes, np.where(counted, result.plan.client + 30, 0))
@@ -46,14 +46,14 @@ def test_a_phase_sizes_its_jobs_counts_their_bytes_and_remembers_those_that_coun
     ((plan, loss),) = kept
     np.testing.assert_array_equal(plan.client, result.plan.client[counted])
     np.testing.assert_array_equal(loss, result.table.loss[counted])
-    plain = rounds.size_jobs(study, study.method.phase, result.plan)
+    plain = rounds.size_jobs(study, result.plan)
     np.testing.assert_array_equal(result.table.samples, plain.size)
 
 
 def test_a_model_with_batch_normalization_goes_down_with_its_counters_as_it_comes_up() -> None:
     study = build_study(read_scenario(scenario({"method": {"name": "fedavg"}, "model": {"norm": "batch"}})))
-    phase, layout = study.method.phase, study.net.layout
-    up, down = rounds.job_traffic(study, phase, phase.schedule(0, None))
+    layout = study.net.layout
+    up, down = rounds.job_traffic(study, study.method.phase.schedule(0, None))
     assert len(layout.counters) == 1 and up.tolist() == down.tolist()
     assert set(down) == {4 * layout.d + 8}
 

@@ -198,8 +198,7 @@ class ClientActor:
             return None
         rows = None
         if request.jobs is not None:
-            phase, state = self.worker.study.method.phase, unpack_state(packed)
-            stats, rows = self.worker.train(request.t, request.jobs, state, phase)
+            stats, rows = self.worker.train(request.t, request.jobs, unpack_state(packed))
             total = self.sums.stats or {}
             sums.add_stats(total, stats)
             self.sums = Unsent(request.exchange, request.kept + 1, total)
@@ -345,17 +344,13 @@ class ClientActors:
                 except GetTimeoutError:
                     self._check_nodes()
                     if time.monotonic() - began > cluster.PATIENCE:
-                        raise FedrayError(
-                            f"waited {cluster.PATIENCE:g} s for {who}; {cluster.describe_cluster()}"
-                        ) from None
+                        raise explain_silence(a) from None
                 except cluster.GONE as error:  # Ray restarts the actor
                     cluster.raise_if_refused(error, who)
                     self._check_nodes()  # calls of an actor on a lost node may fail at once, again and again
                     deaths += 1
                     if deaths > MOST_EARLY_DEATHS and time.monotonic() - began > EARLY_SECONDS:
-                        raise FedrayError(
-                            f"{who} dies before it can work: {cluster.REMEDIES['OutOfMemoryError']}"
-                        ) from None
+                        raise FedrayError(f"{who} dies before it can work: {cluster.MORE_MEMORY}") from None
                     time.sleep(0.2)
                     ref = self.actors[a].ready.remote()
 

@@ -261,13 +261,9 @@ GONE = (  # an actor died (perhaps killed by Ray's memory monitor), or the node 
     exceptions.WorkerCrashedError,
     exceptions.LocalRayletDiedError,
 )
-REMEDIES = {  # type of an error -> what the user can do about full memory or a full disk
-    "ObjectStoreFullError": "give nodes a larger object store (`ray start --object-store-memory`), or lower "
-    "method.models, replicates or the model's size",
-    "OutOfDiskError": "free space where Ray keeps its files, or set RAY_TMPDIR to another disk",
-    "OutOfMemoryError": "give the node more memory or fewer actors (clients.actors), or lower method.models, "
-    "replicates or the model's size",
-}
+MORE_MEMORY = (
+    "give the node more memory or fewer actors (clients.actors), or lower method.models, replicates or the model's size"
+)
 
 
 def find_address_of(node: str) -> str:
@@ -326,7 +322,7 @@ def explain_error(error: exceptions.RayError, who: str) -> FedrayError:
     if isinstance(cause, FedrayError):
         return cause
     name, text = type(cause).__name__, " ".join(str(cause).split())[:300]
-    return FedrayError(f"{who} failed: {name}: {text}{f': {REMEDIES[name]}' if name in REMEDIES else ''}")
+    return FedrayError(f"{who} failed: {name}: {text}{f': {MORE_MEMORY}' * (name == 'OutOfMemoryError')}")
 
 
 def raise_if_refused(error: Exception, who: str) -> None:

@@ -7,7 +7,6 @@ import atexit
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -179,10 +178,10 @@ class Connection:
 
     def _look_at_processes(self) -> str:
         """Names a process of Ray that has ended. The text is empty if all processes run."""
-        ended = {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
-        return "".join(
-            f"the {name} of the Ray on this machine ended ({code})" for name, code in list(ended.items())[:1]
-        )
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                return f"the {name} of the Ray on this machine ended ({process.returncode})"
+        return ""
 
     def _look_at_cluster(self) -> str:
         """Says which part of a cluster is gone. The text is empty if no part is gone."""
@@ -200,19 +199,6 @@ class Connection:
         return (
             "" if alive.get(context.get_node_id(), True) else "Ray on this machine ended, though its cluster is there"
         )
-
-
-def resolve(address: str) -> tuple[str, str]:
-    """Returns the IP address and the port of `HOST:PORT`. This machine's network address replaces a loopback address.
-
-    Example:
-        >>> resolve("127.0.0.1:6379") == resolve("localhost:6379"), resolve("10.0.0.1:6379")
-        (True, ('10.0.0.1', '6379'))
-    """
-    host, _, port = address.rpartition(":")
-    with suppress(OSError):  # a name that nobody knows stays as it is
-        host = socket.gethostbyname(host.strip("[]"))
-    return services.resolve_ip_for_localhost(host), port
 
 
 _OURS = threading.RLock()  # held by a thread while it has fedray's own connection of this process to Ray
@@ -242,8 +228,7 @@ def open_ray(address: str | None, cpus: int, gpus: int | None = None) -> Iterato
         if ray.is_initialized():  # the user has connected it, and threads may share this connection
             held.close()
             known = ray.get_runtime_context().gcs_address
-            named = None if address in ("auto", os.environ.get(environment.VARIABLE)) else address
-            if named is not None and resolve(named) != resolve(known):
+            if address not in (None, "auto", os.environ.get(environment.VARIABLE), known):
                 raise BadInput(
                     f"--address {address}: this process is connected to {known}: leave it out, or call ray.shutdown()"
                 )
@@ -288,17 +273,14 @@ def open_local_ray(
             environment.kill_session(folder)
             environment.remove_session(folder)
 
-        hooks = current_ending().hooks
-        hooks.append(discard)
-        if current_ending().is_over:  # the hooks may have been called already
-            discard()
-            current_ending().wait_if_over()
-        try:
-            yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
-        finally:
-            _stop(folder)
-            environment.remove_session(folder)
-            hooks.remove(discard)
+        with current_ending().call(discard):
+            if current_ending().is_over:  # the hooks may have been called already
+                discard()
+                current_ending().wait_if_over()
+            try:
+                yield Connection(folder, _start(folder, num_cpus=cpus, num_gpus=gpus, resources=resources))
+            finally:
+                _stop(folder)
 
 
 def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:

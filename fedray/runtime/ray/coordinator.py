@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedray.assembly.registry import UserObjects, list_own_names, name_thing
 from fedray.assembly.study import build_study, describe_study, hash_own_values
 from fedray.core.errors import BadInput, FedrayError, Lost
-from fedray.core.method import JobRows, Phase
+from fedray.core.method import JobRows
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement, session
@@ -41,7 +41,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, choose_resumed_lanes, list_changes, tell_user
+from fedray.storage.summary import build_loggers, list_changes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -113,12 +113,12 @@ class RayRuntime:
         )
 
     @retry
-    def train(self, t: int, jobs: SizedPlan, state: State, phase: Phase) -> tuple[Stats, JobRows]:
+    def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t on the actors."""
         is_long = len(self.actors) > 1 and self.clients.seconds > exchange.SECONDS_AN_ACTOR * len(self.actors)
         laps = exchange.PULLED_LAPS if is_long else 1
-        specs, at_home = self.clients.specs, bool(phase.own)
-        queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=at_home, laps=laps)
+        specs, phase = self.clients.specs, self.study.method.phase
+        queues = exchange.cut_chunks(self.study.clients, specs, jobs, phase.models, at_home=bool(phase.own), laps=laps)
         return self.clients.train(queues, t, jobs, state)
 
     @retry
@@ -276,17 +276,16 @@ class Coordinator:
         log.addFilter(keep_phase)
         import_modules(self.own.modules)
         log.info("reading the data")
-        scenario = replace(self.scenario, lanes=choose_resumed_lanes(self.scenario.lanes, self.out))
-        study = build_study(scenario, self.own)
+        study = build_study(self.scenario, self.own)
         self._compare_values()
         log.info("starting the actors")
-        own = self.own.with_rows(scenario, study) if self.alone else self.own.shipped(study)
-        with closing(RayRuntime(scenario, own, study, self.out.name)) as runtime:
+        own = self.own.with_rows(self.scenario, study) if self.alone else self.own.shipped(study)
+        with closing(RayRuntime(self.scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             facts["lost_nodes"] = runtime.clients.lost  # this list may grow during the run
             loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
             watch = session.log_snapshots(self.snapshots.append, loggers)
-            digests = describe_study(scenario, self.own, study) | session.describe_lanes(study, facts)
+            digests = describe_study(self.scenario, self.own, study) | session.describe_lanes(study, facts)
             return session.run_session(
                 study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note
             )
