@@ -561,7 +561,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
     """Returns the title of the picture of a run's headline metric over rounds.
 
     Example:
-        >>> run = ReadRun("one", {"method": "fedrep"}, "", {}, {}, {}, None, None, {})
+        >>> run = ReadRun("one", {"method": {"name": "fedrep"}}, "", {}, {}, {}, None, None, {})
         >>> _rounds_title(run, Curve(np.array([5.0]), np.array([[0.3]])))
         'Accuracy of the common answer is 30.0 % after 5 rounds'
     """
