@@ -16,14 +16,14 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Method, Walk, reads_ensemble
 from fedray.core.options import MethodSpec
-from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray, Net, Tier
+from fedray.core.types import EVALUATED_CLIENTS, Clients, IntArray, Net, Tier
 from fedray.data.shards import Shards
 from fedray.features.correction import Correction
 from fedray.features.personal import Tuning, trained_layers
 from fedray.features.slices import TierNet
 from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
-from fedray.files.run_files import read_number_table
+from fedray.files.run_files import read_number_table, read_whole
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, withholds_enough
 from fedray.models.nets import build_net
@@ -188,7 +188,7 @@ def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     if keys.edges is not None:
         path = expand_user_path("graph.edges", keys.edges)
         table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
-        pairs = [_read_whole("graph.edges", path, name, table[name], nodes) for name in ("node", "neighbour")]
+        pairs = [read_whole("graph.edges", path, name, table[name], nodes) for name in ("node", "neighbour")]
         graph = nx.Graph([(i, j) for i, j in zip(*(one.tolist() for one in pairs), strict=True) if i != j])
         graph.add_nodes_from(range(nodes))
         if not nx.is_connected(graph):
@@ -255,27 +255,14 @@ def read_failures(path: Path, nodes: int) -> IntArray:
     """
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
-    first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
+    first, last = (read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
     if not (first <= last).all():
         raise BadInput(f"graph.failures = {path}: a row lacks first <= last: correct it")
     neighbor = np.full(len(first), -1)
     if "neighbour" in table:
         given = ~np.isnan(table["neighbour"])  # an empty cell means that the whole node fails
-        neighbor[given] = _read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
-    return np.stack([first, last, _read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
-
-
-def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as integers.
-
-    Raises `BadInput` for values that are not whole numbers from 0 to `number` - 1.
-    """
-    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
-    if len(wrong):
-        raise BadInput(
-            f"{key} = {path}: column {name} holds {wrong[0]:g}: give whole numbers from 0, nodes below clients.number"
-        )
-    return column.astype(np.int64)
+        neighbor[given] = read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
+    return np.stack([first, last, read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
