@@ -304,29 +304,23 @@ def figure_slices(view: View, i: int) -> Figure | None:
     if len(done := view.finite(i)) < 2 or not view.acting(i):
         return None
     objective, space = view.objectives[i], view.acting(i)[:PANELS]
-    columns = min(4 if len(space) != 3 else 3, len(space))
-    rows = -(-len(space) // columns)
-    size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
-    name = name_objective(objective)
+    name, columns = name_objective(objective), min(4, len(space))
     title = f"{name[0].upper()}{name[1:]} against each parameter"
-    figure, grid = pictures.make_canvas(title, rows, columns, size=size, squeeze=False)
+    figure, panels = pictures.make_grid(title, len(space), columns, 2.7)
     values, label = scale_values(objective, [trial.values[i] for trial in done])
     order = np.array([trial.number for trial in done], dtype=float)
-    panels = list(grid.ravel())
     shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
     won = [k for k, trial in enumerate(done) if trial.number in view.winners]
     dots: dict[str, Any] = {"s": 18, "c": order, "cmap": shades, "alpha": 0.85, "linewidths": 0, "label": "_trials"}
     dots["rasterized"] = len(done) > pictures.MOST_VECTOR_MARKS
     ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
-    for axes, parameter in zip(panels, space, strict=False):
+    for axes, parameter in zip(panels, space, strict=True):
         x = find_axis_positions(parameter, done)
         axes.scatter(x, values, **dots)
         axes.scatter(x[won], values[won], s=52, linewidths=1.4, **ring)
         label_parameter(axes, parameter)
         format_share(axes.yaxis, objective)
-    for axes in panels[len(space) :]:
-        axes.set_visible(False)
-    for axes in grid[:, 0]:
+    for axes in panels[::columns]:
         axes.set_ylabel(label)
     return figure
 
