@@ -205,17 +205,9 @@ def describe_machine() -> str:
     """Describes this machine in one line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
     load = f", load average {os.getloadavg()[0]:.1f} at the start"
-    versions = ", ".join([f"fedray {__version__}", *filter(None, map(_find_version, ("torch", "numpy", "ray")))])
-    when = time.strftime("%Y-%m-%d")
-    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
-
-
-def _find_version(package: str) -> str | None:
-    """Returns the name and version of a package, or None if it is not installed."""
-    try:
-        return f"{package} {metadata.version(package)}"
-    except metadata.PackageNotFoundError:
-        return None
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "ray"))
+    software = f"Python {platform.python_version()}, fedray {__version__}, {versions}"
+    return f"{_processor()}, {cores} cores, {software}; {time.strftime('%Y-%m-%d')}{load}"
 
 
 def _processor() -> str:
