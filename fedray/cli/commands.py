@@ -90,11 +90,6 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
-_NONE = {  # kinds of which only users register names
-    "callbacks": "none: --import the module that registers yours",
-    "losses": "none of your own: --import the module that registers them",
-}
-
 
 @click.command(name="list")
 @click.argument(
@@ -144,7 +139,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
             for name, meaning in known.items():
                 click.echo(f"  {name:18} {meaning}")
             if not known:
-                click.echo(f"  {_NONE[title]}")
+                click.echo("  none of your own: --import the module that registers them")
 
 
 @click.group(name="data")
