@@ -340,9 +340,6 @@ def exit_with_one_line() -> Iterator[None]:
         is_path = error.filename is not None and error.errno in _WRONG_PATH
         click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
         sys.exit(2 if is_path else 1)
-    except MemoryError as error:
-        click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
-        sys.exit(1)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
