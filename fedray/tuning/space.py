@@ -23,7 +23,7 @@ from fedray.core.errors import (
     suggest_nearest,
     warn_user,
 )
-from fedray.core.scores import BY_TIER, cut_split
+from fedray.core.scores import BY_TIER, OOD, cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 from fedray.scenario import nested
@@ -689,7 +689,6 @@ PERSONAL_TARGETS = tuple(
     f"personal_{name}" for name in ("rmse", "rmse_p90", "rmse_worst", "nll", "coverage_95", "width_95")
 )
 SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
-OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
 CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 
