@@ -85,7 +85,6 @@ def make_cards(run: ReadRun) -> list[Card]:
 
 PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what no page may hold, even in names
 
 
 def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -> str:
@@ -105,16 +104,13 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     script = read_script()
     shown = [section for section in sections if section.pictures]
     numbers = {p.key: p.numbers for section in shown for p in section.pictures if p.numbers}
-    packed = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":  # then the text can neither end the script element nor begin a new element
-        packed = packed.replace(mark, f"\\u{ord(mark):04x}")
     own = {
         "version": fedray.__version__,
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "numbers": Markup(packed),
+        "numbers": jinja2.utils.htmlsafe_json_dumps(numbers, separators=(",", ":"), allow_nan=False),
     }
-    return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
+    return template.render(sections=shown, **own, **values)
 
 
 def _find_left_aligned(rows: Sequence[Sequence[str | Best]]) -> list[bool]:
