@@ -254,7 +254,7 @@ def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs a sweep from its file to its directory, as `fedray tune` does.
 
-CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; "together": old sweeps
+CHANGEABLE = {"trials", "jobs", "trial"}  # may change on resuming
 
 
 def run_sweep(
