@@ -173,13 +173,6 @@ class BenchResult(NamedTuple):
     wall: float | None
     note: str
 
-    @property
-    def meets_target(self) -> bool:
-        """Returns whether the measured value reaches the target, or True if there is no target."""
-        if self.target is None:
-            return True
-        return self.measured >= self.target if self.at_least else self.measured <= self.target
-
 
 HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- | --- | --- | --- |"
 
@@ -192,12 +185,13 @@ def format_row(result: BenchResult) -> str:
         '| one thing | 0.080 | <= 0.09 | yes | 0.081 | a note |'
     """
     unit = f" {result.unit}" if result.unit else ""
-    sign = ">=" if result.at_least else "<="
     wall = "" if result.wall is None else f"{result.wall:.3g}"
     measured = f"{result.measured:.3f}" if abs(result.measured) < 10 else f"{result.measured:.1f}"
-    met = "yes" if result.meets_target else "**no**"
-    target = "" if result.target is None else f"{sign} {result.target:g}{unit}"
-    met = "" if result.target is None else met
+    target, met = "", ""
+    if result.target is not None:
+        fits = result.measured >= result.target if result.at_least else result.measured <= result.target
+        target = f"{'>=' if result.at_least else '<='} {result.target:g}{unit}"
+        met = "yes" if fits else "**no**"
     return f"| {result.what} | {measured}{unit} | {target} | {met} | {wall} | {result.note} |"
 
 
