@@ -399,10 +399,6 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
-    if name == "rbf" and own.model is None:  # draws its centers, for which the meta device does not help
-        size = float(options["features"]) * math.prod(shape) * (24 + 8 * EVALUATED_ROWS)  # and the distances to them
-        need = Need(f"{options['features']:,} radial features", "model.features", size)
-        check_memory([*estimate_scenario(scenario), need])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
         most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
