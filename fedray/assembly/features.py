@@ -268,9 +268,6 @@ def read_failures(path: Path, nodes: int) -> IntArray:
 # ---------------------------------------------------------------------------------------------------------------------
 # Stacks: the bases, and the meta model that combines them.
 
-MOST_LEFT_OUT = 1000  # most clients, if a sub model is trained for each left-out client
-MOST_CLIENTS = 1000  # most clients, if a process evaluates the networks of all clients
-MOST_FITTED = 10_000  # most classifiers of a base that a process keeps per world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
@@ -286,8 +283,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: A base does not fit the task. Or `folds` is `client` (each fold leaves out one client), but there are
-            too few or too many clients.
+        BadInput: A base does not fit the task. Or `folds` is `client` (each fold leaves out one client), but there is
+            only one client.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -298,15 +295,11 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         (1, 5, 3)
     """
     keys, within = scenario.method.options, scenario.method.options["folds"] == "within"
-    if not within and not 2 <= clients <= MOST_LEFT_OUT:
-        raise BadInput(
-            f"method.folds = client leaves out each of {clients:,} clients once: set clients.number from 2 to "
-            f"{MOST_LEFT_OUT:,}, or method.folds to within"
-        )
+    if not within and clients < 2:
+        raise BadInput("method.folds = client leaves out the only client: raise clients.number, or set it to within")
     models = scenario.method.models
     folds = keys["fold_number"] if within else clients
-    fits = clients * (folds if within else 1)
-    classifiers = [_classifier(_model_keys(base), classes, fits) for base in keys["bases"]]
+    classifiers = [_classifier(_model_keys(base), classes) for base in keys["bases"]]
     bases = tuple(
         classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
         for base, classifier in zip(keys["bases"], classifiers, strict=True)
@@ -339,26 +332,15 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
-def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
+def _classifier(model: ModelKeys, classes: int) -> Base | None:
     """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
-    The number of classifiers is limited, because every process that predicts fits one for each client. With `folds:
-    within` such a process fits one for each fold of each client.
-
-    Args:
-        model: The section that describes the base.
-        classes: Number of classes, C.
-        fits: Number of classifiers that a process would fit.
+    `model` is the section that describes the base, and `classes` is the number of classes, C.
     """
     if model.name not in CLASSIFIERS:
         return None
     if not classes:
         raise BadInput(f"method.bases has {model.name}, which predicts classes, but the targets are real: leave it out")
-    if fits > MOST_FITTED:
-        raise BadInput(
-            f"method.bases has {model.name}, of which {fits:,} would be fitted (one for each client and fold): lower "
-            f"clients.number or method.fold_number, so that there are at most {MOST_FITTED:,}"
-        )
     return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))
 
 

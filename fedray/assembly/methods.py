@@ -99,9 +99,6 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
     FedDF trains several architectures, but is no stack (`MethodSpec.parts` is False). The method `stacking` makes its
     networks from options. In all other stacks each client has a network of its own (`MethodSpec.models` is `clients`),
     and `MethodSpec.stack` joins these networks.
-
-    Raises:
-        BadInput: There are too many clients for networks of their own.
     """
     if not is_stack(scenario) or own.method is not None:
         return setting
@@ -114,11 +111,6 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
         return replace(setting, stack=stack, outputs=refuse_outputs)
     if spec.models != "clients":
         return replace(setting, stack=features.make_stack(scenario, data.classes, number, make))
-    if number > features.MOST_CLIENTS:
-        raise BadInput(
-            f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
-            f"it to {features.MOST_CLIENTS:,} at most"
-        )
     assert spec.stack is not None
     joined = spec.stack(make(scenario), number, data.classes, scenario.rounds, scenario.method.options)
     return replace(setting, stack=joined)
