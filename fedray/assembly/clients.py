@@ -85,10 +85,6 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 # The choice of a round's participants. They are drawn uniformly, drawn from strata, or chosen by a rule.
 
 Sizes = Callable[[int], IntArray]
-RULES: dict[str, Callable[..., rules.Rule]] = {
-    "examples": rules.by_examples,
-    "oort": rules.oort,
-}
 
 
 def make_participation(
@@ -135,7 +131,7 @@ def make_participation(
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
-        rule = RULES[keys.name](**keys.options)
+        rule = rules.by_examples() if keys.name == "examples" else rules.oort(**keys.options)
     assert sizes is not None
     return rules.choose_clients(clients, counts, rule, sizes, seconds)
 
