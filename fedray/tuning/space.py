@@ -476,8 +476,6 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
     for name, entry in given.items():
         keys = [key.strip() for key in str(name).split(",")]
         for place, key in enumerate(keys):
-            if not key:
-                raise BadInput(f"space.{name} names no key beside a comma: write the keys as in local.lr, local.epochs")
             banned = next((FORBIDDEN[name] for name in FORBIDDEN if f"{key}.".startswith(f"{name}.")), "")
             if banned or is_free(key):
                 raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
