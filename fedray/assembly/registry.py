@@ -78,8 +78,7 @@ def register(
             combined.
 
     Raises:
-        BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong. Only
-            methods have `models`.
+        BadInput: There is no such kind, the name cannot be used, or `thing` is no function.
 
     Example:
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
@@ -89,8 +88,6 @@ def register(
     """
     if kind not in KINDS:
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
-    if kind != "method" and (models is not None or spec is not None):
-        raise BadInput(f"{kind}.name = {name!r}: models and spec are for methods: leave them out")
     if spec is not None:
         options = {key: option.default for key, option in spec.options.items()}
     row = KINDS[kind]
