@@ -62,7 +62,8 @@ class Curve(NamedTuple):
     @property
     def mean(self) -> FloatArray:
         """Returns for each of T rounds the mean over the replicates and folds that have a value, `[T]`."""
-        return _reduce_worlds(self.values, "mean")
+        known = np.isfinite(self.values)
+        return np.asarray(np.where(known, self.values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
 
     @property
     def sd(self) -> FloatArray:
@@ -70,7 +71,9 @@ class Curve(NamedTuple):
 
         It is 0 if only one replicate and fold has a value.
         """
-        return _reduce_worlds(self.values, "sd")
+        known = np.isfinite(self.values)
+        squares = np.where(known, (self.values - self.mean) ** 2, 0.0).sum(axis=0)
+        return np.asarray(np.sqrt(squares / np.maximum(known.sum(axis=0) - 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -228,17 +231,6 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
         client_scores=run_files.read_parts(folder, "client_scores"),
         identity=began,
     )
-
-
-def _reduce_worlds(values: FloatArray, what: str) -> FloatArray:
-    known = np.isfinite(values)
-    n = known.sum(axis=0)
-    filled = np.where(known, values, 0.0)
-    mean = filled.sum(axis=0) / np.maximum(n, 1)
-    if what == "mean":
-        return np.asarray(mean)
-    squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
-    return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
 
 
 def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
