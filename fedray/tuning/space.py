@@ -65,7 +65,7 @@ class ObjectiveKeys:
         within_seconds: A budget of virtual seconds.
     """
 
-    name: str | None = opt.key(None, opt.text)
+    name: str = opt.key(opt.REQUIRED, opt.text)
     direction: str | None = opt.key(None, opt.maybe(opt.one_of("maximize", "minimize")))
     target: float | None = opt.key(None, opt.maybe(opt.real("(-inf, inf)")))
     within_bytes: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
@@ -143,8 +143,6 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         )
     keys = vars(make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,)))
     entry = {key: value for key, value in keys.items() if value is not None}
-    if "name" not in entry:
-        raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
     inner = name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
@@ -447,9 +445,9 @@ class RangeKeys:
         when: The conditions of the parameter. They are read before the other keys.
     """
 
-    type: str | None = opt.key(None, opt.one_of("int", "float", "categorical"))
-    low: float | None = opt.key(None, opt.real("(-inf, inf)"))
-    high: float | None = opt.key(None, opt.real("(-inf, inf)"))
+    type: str = opt.key(opt.REQUIRED, opt.one_of("int", "float", "categorical"))
+    low: float = opt.key(opt.REQUIRED, opt.real("(-inf, inf)"))
+    high: float = opt.key(opt.REQUIRED, opt.real("(-inf, inf)"))
     step: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
     log: bool = opt.key(False, opt.flag)
     points: int | None = opt.key(None, opt.maybe(opt.whole(2, 1000)))
@@ -544,9 +542,6 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
     found = make_section(opt.Section(RangeKeys, what="a range"), given, (path,))
-    for name in ("type", "low", "high"):
-        if vars(found)[name] is None:
-            raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
     kind, low, high, step = found.type, found.low, found.high, found.step
     log, points = found.log, found.points
     if points is not None and step is not None:
