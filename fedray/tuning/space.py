@@ -137,11 +137,8 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         'round'
     """
     entry: Any = {"name": given} if isinstance(given, str) else given
-    if not isinstance(entry, Mapping):
-        raise BadInput(
-            f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
-        )
-    keys = vars(make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,)))
+    section = opt.Section(ObjectiveKeys, example={"name": "accuracy"}, what="an objective")
+    keys = vars(make_section(section, entry, (path,)))
     entry = {key: value for key, value in keys.items() if value is not None}
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
