@@ -13,7 +13,7 @@ Example:
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -373,7 +373,7 @@ class SweepKeys:
 
     name: str | None = opt.key(None, opt.maybe(opt.label))
     scenario: Any = opt.key(None, anything)
-    overrides: Any = opt.key(None, anything)
+    overrides: dict[str, Any] = field(default_factory=dict)
     space: Any = opt.key(None, anything)
     objectives: Any = opt.key(None, anything)
     sampler: SamplerKeys = opt.section(SamplerKeys, example={"name": "tpe"}, what="sampler")
@@ -446,11 +446,8 @@ def _base(given: SweepKeys, folder: Path, imports: bool) -> Tree:
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
             "or its keys"
         )
-    own = given.overrides or {}
-    if not isinstance(own, Mapping):
-        raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys = spell_imports(spell_sections(to_plain_values(wanted)), folder)
-    changes = expand(spell_sections(to_plain_values(own)))
+    changes = expand(spell_sections(given.overrides))
     if imports:
         import_first(keys)
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)
