@@ -66,17 +66,12 @@ def make_cards(run: ReadRun) -> list[Card]:
         text = "-" if mean is None else wording.format_number(mean, name)
         sub = "" if sd is None else f"\u00b1 {compare.format_deviation(sd, name)} (sd of {n})"
         found.append(Card(wording.name_score(name, unit=True), mark_score(text, run.summary), sub))
-    totals = run.summary.get("totals", {})
-    for key in ("up_bytes", "down_bytes"):
-        if isinstance(totals.get(key), int | float):
-            sub = (
-                f"{wording.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            )
-            found.append(Card(wording.name_score(key), wording.format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
-    for key, sub in (("sim_seconds", slowest), ("wall_seconds", "without start-up and report")):
-        if isinstance(totals.get(key), int | float):
-            found.append(Card(wording.name_score(key), wording.format_seconds(totals[key]), sub))
+    subs = {"sim_seconds": slowest, "wall_seconds": "without start-up and report"}
+    for key in wording.TOTALS:
+        if (total := run.summary.get("totals", {}).get(key)) is not None:
+            share = f"{wording.format_bytes(total / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(wording.name_score(key), wording.format_total(key, total), subs.get(key, share)))
     return found
 
 
