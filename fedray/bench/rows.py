@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -227,16 +227,6 @@ ROWS = {  # for each row, the function that measures it; its module loads only i
 }
 
 
-def find_function(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Imports and returns a function that measures a row. Its only argument is `quick`, as in `run_benchmark`.
-
-    `name` is `MODULE.FUNCTION`, for example `fedray.bench.works.measure_cnn`.
-    """
-    module, _, function = name.rpartition(".")
-    found: Callable[[bool], list[BenchResult]] = getattr(import_module(module), function)
-    return found
-
-
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None], rows: Mapping[str, str] = ROWS) -> str:
     """Measures rows of the table, and returns the table.
 
@@ -244,7 +234,7 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None],
         only: Names of the rows to measure. If it is empty, all rows are measured.
         quick: Whether to measure fewer and shorter laps.
         show: A function that is called with each line of the table as soon as the line is known.
-        rows: For each row the name of the function that measures it (`find_function`).
+        rows: For each row the function that measures it, as `MODULE.FUNCTION`. Its only argument is `quick`.
 
     Raises:
         BadInput: `only` has a name that no row has.
