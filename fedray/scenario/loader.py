@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core import options as opt
-from fedray.core.errors import BadInput, quote_value, warn_user
+from fedray.core.errors import BadInput, name_some, quote_value, warn_user
 from fedray.core.types import ADAPTIVE_OPTIMIZERS, Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
 from fedray.scenario.nested import KeyPath, Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
-from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, name_some, refuse_wrong
+from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, refuse_wrong
 from fedray.scenario.schema import CellKeys, PartitionKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, data_spec_of
 from fedray.scenario.shipped import find_scenario_file
