@@ -151,10 +151,8 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
         BadInput: The graph cannot be made or is not connected, or one of its files cannot be used.
     """
     keys = scenario.graph
-    drawn: dict[int, Graph] = {}
-    for seed in seeds if keys.kind in DRAWN else seeds[:1]:
-        if seed not in drawn:
-            drawn[seed] = make_graph(keys, nodes, seed)
+    different = dict.fromkeys(seeds if keys.kind in DRAWN else seeds[:1])
+    drawn = {seed: make_graph(keys, nodes, seed) for seed in different}
     graphs = [drawn.get(seed, drawn[seeds[0]]) for seed in seeds]
     table = (
         read_failures(expand_user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
