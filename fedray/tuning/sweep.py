@@ -261,12 +261,8 @@ def warn_of_missing_noise(sweep: Sweep) -> None:
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
     """Lists the keys that a parameter sets. There are several for a whole section, or for keys that change together."""
-    if len(parameter.keys) > 1:
-        choices = [space.to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
-        return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
-    sections = [flatten({parameter.column: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
-    plain = len(sections) < max(1, len(parameter.choices))
-    return [*([parameter.column] if plain else []), *(key for section in sections for key in section)]
+    choices = (space.to_overrides([parameter], {parameter.key: end}) for end in parameter.ends())
+    return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
 
 
 def _refuse_idle(sweep: Sweep) -> None:
