@@ -118,9 +118,9 @@ def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> 
     """Returns the position of each trial on the axis of a parameter, or NaN if the trial does not use the parameter."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
-    labels = [format_value(label) for label in parameter.labels]
-    chosen = ([format_value(trial.params[parameter.key])] if parameter.key in trial.params else [] for trial in trials)
-    return np.array([labels.index(each[0]) if each else np.nan for each in chosen], dtype=np.float64)
+    place = {format_value(label): float(i) for i, label in enumerate(parameter.labels)}
+    key = parameter.key
+    return np.array([place[format_value(one.params[key])] if key in one.params else np.nan for one in trials])
 
 
 def label_parameter(axes: Axes, parameter: Parameter) -> None:
@@ -258,13 +258,9 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             warnings.simplefilter("ignore")
             # PED-ANOVA takes low values as good ones
             sign = -1.0 if not always and view.objectives[i].direction == "maximize" else 1.0
-            how: dict[str, Any] = {"target": lambda trial: sign * trial.values[i]}
-            fanova, ped_anova = (
-                optuna.importance.FanovaImportanceEvaluator,
-                optuna.importance.PedAnovaImportanceEvaluator,
-            )
-            how["evaluator"] = fanova(seed=0) if always else ped_anova()
-            found = optuna.importance.get_param_importances(view.study, **how)
+            known: Any = optuna.importance
+            evaluator = known.FanovaImportanceEvaluator(seed=0) if always else known.PedAnovaImportanceEvaluator()
+            found = known.get_param_importances(view.study, evaluator=evaluator, target=lambda t: sign * t.values[i])
     except (RuntimeError, ValueError):  # too few trials differ
         return {}
     kept = {parameter.key: found[parameter.key] for parameter in view.acting(i) if parameter.key in found}
