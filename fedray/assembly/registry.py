@@ -157,7 +157,6 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
     wrong = user_code.explain_uncallable(find_function(thing), given, named, classes=classes)
     if kind == "augmentation" and wrong is not None:
         wrong = user_code.explain_uncallable(find_function(thing), "input", options)
-        wrong = wrong and wrong.replace("does not take (input)", "takes neither (input) nor (inputs, targets)")
     if wrong is not None:
         raise BadInput(f"{where}: it {wrong}: give {KINDS[kind].wants.format(given)}")
     if isinstance(thing, LocalLoss) and (isinstance(thing.reads, str) or not set(thing.reads) <= set(READS)):
