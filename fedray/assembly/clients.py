@@ -85,10 +85,6 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
 # The choice of a round's participants. They are drawn uniformly, drawn from strata, or chosen by a rule.
 
 Sizes = Callable[[int], IntArray]
-RULES: dict[str, Callable[..., rules.Rule]] = {
-    "examples": rules.by_examples,
-    "oort": rules.oort,
-}
 
 
 def make_participation(
@@ -124,18 +120,18 @@ def make_participation(
     if sum(counts) == clients.number:
         return schedule.invite_all(clients)
     function = find_own("selection", scenario, own)
-    if function is None and keys.name == "uniform":
-        return schedule.sample_clients(clients, counts)
-    if function is None and keys.name == "fair":
-        return rules.fair_ages(clients, counts, count_age(scenario))
-    if function is None and keys.name == "round_robin":
-        return rules.draw_in_turn(clients, sum(counts))
     if function is not None:
         rule = _guard_rule(function, keys.options, declared_options("selection", keys.name) is not None)
+    elif keys.name == "uniform":
+        return schedule.sample_clients(clients, counts)
+    elif keys.name == "fair":
+        return rules.fair_ages(clients, counts, count_age(scenario))
+    elif keys.name == "round_robin":
+        return rules.draw_in_turn(clients, sum(counts))
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
-        rule = RULES[keys.name](**keys.options)
+        rule = rules.by_examples() if keys.name == "examples" else rules.oort(**keys.options)
     assert sizes is not None
     return rules.choose_clients(clients, counts, rule, sizes, seconds)
 

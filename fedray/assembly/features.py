@@ -16,14 +16,14 @@ from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.method import Method, Walk, reads_ensemble
 from fedray.core.options import MethodSpec
-from fedray.core.types import EVALUATED_CLIENTS, Clients, FloatArray, IntArray, Net, Tier
+from fedray.core.types import EVALUATED_CLIENTS, Clients, IntArray, Net, Tier
 from fedray.data.shards import Shards
 from fedray.features.correction import Correction
 from fedray.features.personal import Tuning, trained_layers
 from fedray.features.slices import TierNet
 from fedray.features.stacking import Base, Stack, Voter, voting_net
 from fedray.files.plain import expand_user_path
-from fedray.files.run_files import read_number_table
+from fedray.files.run_files import read_number_table, read_whole
 from fedray.methods.setting import Setting
 from fedray.metrics.conformal import ConformalRule, withholds_enough
 from fedray.models.nets import build_net
@@ -135,7 +135,6 @@ def cut_network(
 # failures (`graph.failures`) has the columns `first` and `last` (the first and last step, from 0) and `node`. If only
 # one edge of the node fails, the row also has a `neighbour`.
 
-MOST_EDGES = 200_000  # networkx uses about a kilobyte per edge
 TRIES = 100  # most draws of a random graph until it is connected
 DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs, which each replicate draws
 
@@ -152,10 +151,8 @@ def make_walk(scenario: Scenario, nodes: int, seeds: tuple[int, ...]) -> Walk:
         BadInput: The graph cannot be made or is not connected, or one of its files cannot be used.
     """
     keys = scenario.graph
-    drawn: dict[int, Graph] = {}
-    for seed in seeds if keys.kind in DRAWN else seeds[:1]:
-        if seed not in drawn:
-            drawn[seed] = make_graph(keys, nodes, seed)
+    different = dict.fromkeys(seeds if keys.kind in DRAWN else seeds[:1])
+    drawn = {seed: make_graph(keys, nodes, seed) for seed in different}
     graphs = [drawn.get(seed, drawn[seeds[0]]) for seed in seeds]
     table = (
         read_failures(expand_user_path("graph.failures", keys.failures), nodes) if keys.failures else Outages().table
@@ -188,19 +185,14 @@ def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
     if keys.edges is not None:
         path = expand_user_path("graph.edges", keys.edges)
         table = read_number_table("graph.edges", path, ("node", "neighbour"), ())
-        pairs = [_read_whole("graph.edges", path, name, table[name], nodes) for name in ("node", "neighbour")]
+        pairs = [read_whole("graph.edges", path, name, table[name], nodes) for name in ("node", "neighbour")]
         graph = nx.Graph([(i, j) for i, j in zip(*(one.tolist() for one in pairs), strict=True) if i != j])
         graph.add_nodes_from(range(nodes))
         if not nx.is_connected(graph):
             raise BadInput(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
         return _list_neighbors(graph)
-    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1)}
-    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 4) / 2
-    if nodes < 2 or edges > MOST_EDGES:
-        raise BadInput(
-            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, 1 to {MOST_EDGES:.0e} are "
-            "possible: change it, or choose another graph.kind"
-        )
+    if nodes < 2:
+        raise BadInput(f"clients.number = {nodes}: a walk needs a neighbor: give 2 at least")
     for attempt in range(TRIES if keys.kind in DRAWN else 1):
         drawn = _make_with_networkx(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF)
         if nx.is_connected(drawn):
@@ -255,35 +247,19 @@ def read_failures(path: Path, nodes: int) -> IntArray:
     """
     key = "graph.failures"
     table = read_number_table(key, path, ("first", "last", "node"), ("neighbour",))
-    first, last = (_read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
+    first, last = (read_whole(key, path, name, table[name], 2**53) for name in ("first", "last"))
     if not (first <= last).all():
         raise BadInput(f"graph.failures = {path}: a row lacks first <= last: correct it")
     neighbor = np.full(len(first), -1)
     if "neighbour" in table:
         given = ~np.isnan(table["neighbour"])  # an empty cell means that the whole node fails
-        neighbor[given] = _read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
-    return np.stack([first, last, _read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
-
-
-def _read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
-    """Returns a column as integers.
-
-    Raises `BadInput` for values that are not whole numbers from 0 to `number` - 1.
-    """
-    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
-    if len(wrong):
-        raise BadInput(
-            f"{key} = {path}: column {name} holds {wrong[0]:g}: give whole numbers from 0, nodes below clients.number"
-        )
-    return column.astype(np.int64)
+        neighbor[given] = read_whole(key, path, "neighbour", table["neighbour"][given], nodes)
+    return np.stack([first, last, read_whole(key, path, "node", table["node"], nodes), neighbor], axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Stacks: the bases, and the meta model that combines them.
 
-MOST_LEFT_OUT = 1000  # most clients, if a sub model is trained for each left-out client
-MOST_CLIENTS = 1000  # most clients, if a process evaluates the networks of all clients
-MOST_FITTED = 10_000  # most classifiers of a base that a process keeps per world
 META: dict[str, tuple[str, dict[str, Any]]] = {"softmax": ("linear", {}), "mlp": ("mlp", {"hidden": (50,)})}
 
 
@@ -299,8 +275,8 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         network: A function that makes the network of a scenario.
 
     Raises:
-        BadInput: A base does not fit the task. Or `folds` is `client` (each fold leaves out one client), but there are
-            too few or too many clients.
+        BadInput: A base does not fit the task. Or `folds` is `client` (each fold leaves out one client), but there is
+            only one client.
 
     Example:
         >>> from fedray.models.nets import build_net
@@ -311,15 +287,11 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
         (1, 5, 3)
     """
     keys, within = scenario.method.options, scenario.method.options["folds"] == "within"
-    if not within and not 2 <= clients <= MOST_LEFT_OUT:
-        raise BadInput(
-            f"method.folds = client leaves out each of {clients:,} clients once: set clients.number from 2 to "
-            f"{MOST_LEFT_OUT:,}, or method.folds to within"
-        )
+    if not within and clients < 2:
+        raise BadInput("method.folds = client leaves out the only client: raise clients.number, or set it to within")
     models = scenario.method.models
     folds = keys["fold_number"] if within else clients
-    fits = clients * (folds if within else 1)
-    classifiers = [_classifier(_model_keys(base), classes, fits) for base in keys["bases"]]
+    classifiers = [_classifier(_model_keys(base), classes) for base in keys["bases"]]
     bases = tuple(
         classifier or Base(network(replace(scenario, model=_model_keys(base))), base.get("models", models))
         for base, classifier in zip(keys["bases"], classifiers, strict=True)
@@ -352,26 +324,15 @@ def _model_keys(base: dict[str, Any]) -> ModelKeys:
     return ModelKeys(base["name"], options={key: base[key] for key in base if key not in ("name", "models")})
 
 
-def _classifier(model: ModelKeys, classes: int, fits: int) -> Base | None:
+def _classifier(model: ModelKeys, classes: int) -> Base | None:
     """Makes a base (a part of a stack) of a scikit-learn classifier, or returns None if `model` names a network.
 
-    The number of classifiers is limited, because every process that predicts fits one for each client. With `folds:
-    within` such a process fits one for each fold of each client.
-
-    Args:
-        model: The section that describes the base.
-        classes: Number of classes, C.
-        fits: Number of classifiers that a process would fit.
+    `model` is the section that describes the base, and `classes` is the number of classes, C.
     """
     if model.name not in CLASSIFIERS:
         return None
     if not classes:
         raise BadInput(f"method.bases has {model.name}, which predicts classes, but the targets are real: leave it out")
-    if fits > MOST_FITTED:
-        raise BadInput(
-            f"method.bases has {model.name}, of which {fits:,} would be fitted (one for each client and fold): lower "
-            f"clients.number or method.fold_number, so that there are at most {MOST_FITTED:,}"
-        )
     return Base(voting_net(model.name, classes), 1, Voter(model.name, model.options))
 
 

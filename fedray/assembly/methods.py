@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from fedray.assembly import distillation, features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
-from fedray.assembly.models import make_architectures, make_network, refuse_outputs
+from fedray.assembly.models import make_architectures, make_network
 from fedray.assembly.own_methods import confirm_code_is_read, guard_method
 from fedray.assembly.pieces import add_own_code, make_compression
 from fedray.assembly.registry import UserObjects, find_own, name_own_method, spec_of
@@ -99,9 +99,6 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
     FedDF trains several architectures, but is no stack (`MethodSpec.parts` is False). The method `stacking` makes its
     networks from options. In all other stacks each client has a network of its own (`MethodSpec.models` is `clients`),
     and `MethodSpec.stack` joins these networks.
-
-    Raises:
-        BadInput: There are too many clients for networks of their own.
     """
     if not is_stack(scenario) or own.method is not None:
         return setting
@@ -110,15 +107,9 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(setting.seeds))
     spec, number = method_spec_of(scenario.method.name), setting.clients.number
     if not spec.parts:  # several architectures
-        stack = make_architectures(scenario, setting.clients, make)
-        return replace(setting, stack=stack, outputs=refuse_outputs)
+        return replace(setting, stack=make_architectures(scenario, setting.clients, make))
     if spec.models != "clients":
         return replace(setting, stack=features.make_stack(scenario, data.classes, number, make))
-    if number > features.MOST_CLIENTS:
-        raise BadInput(
-            f"clients.number = {number:,}, but {scenario.method.name} answers with the networks of every client: set "
-            f"it to {features.MOST_CLIENTS:,} at most"
-        )
     assert spec.stack is not None
     joined = spec.stack(make(scenario), number, data.classes, scenario.rounds, scenario.method.options)
     return replace(setting, stack=joined)

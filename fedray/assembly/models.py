@@ -399,10 +399,6 @@ def make_network(scenario: Scenario, data: Dataset, own: UserObjects, worlds: in
     objective = _choose_objective(scenario, data)
     outputs = 2 * data.outputs if objective == "gaussian_nll" else data.outputs
     name, shape, options = scenario.model.name, data.input_shape, scenario.model.options
-    if name == "rbf" and own.model is None:  # draws its centers, for which the meta device does not help
-        size = float(options["features"]) * math.prod(shape) * (24 + 8 * EVALUATED_ROWS)  # and the distances to them
-        need = Need(f"{options['features']:,} radial features", "model.features", size)
-        check_memory([*estimate_scenario(scenario), need])
     if name == "lstm" and own.model is None and data.kind == "tokens":
         known = options.get("vocabulary") or outputs
         most = max(int(part.max(initial=0)) for part in (data.train.x, data.test.x))
@@ -516,14 +512,6 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
         members = _choose_members(clients, i, len(networks), tiers.index(one["tier"]) if "tier" in one else None)
         bases.append(Base(net, scenario.method.models, members=members, answers=one.get("answers", True)))
     return Stack(tuple(bases), meta=None, rounds=scenario.rounds)
-
-
-def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
-    """Raises `BadInput`. This function takes the place of `Setting.outputs` if there are several networks."""
-    raise BadInput(
-        "setting.outputs asks one network, but method.networks has several: call "
-        "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
-    )
 
 
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:

@@ -1,7 +1,5 @@
 """Checks the functions of a user's method and their results. An error is one line that names the function."""
 
-import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -16,7 +14,7 @@ from fedray.core.method import Answer, Compressed, Local, Method, Phase, Piece
 from fedray.core.sums import Counts, ExactSum, Kept, Largest, add_stats
 from fedray.core.types import Clients, FloatArray, Plan, State, Stats, Uploads
 from fedray.features.correction import Correction
-from fedray.features.measure import ClientSums, Measure
+from fedray.features.measure import Measure
 from fedray.features.stacking import Stack
 from fedray.methods.setting import Setting
 from fedray.own_code.contract import Returns, check_fields, contract, find_changeable, is_alike, is_changed, mark, uses
@@ -131,17 +129,7 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
     """Returns what is wrong with a pair of arrays (such as steps and samples of jobs), or None if nothing is wrong."""
-    if not isinstance(found, tuple) or len(found) != 2:
-        return f"{name_type(found)}: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
-
-
-def check_work(found: Any) -> str | None:
-    """Returns what is wrong with a server's pair (steps, samples), or None if nothing is wrong."""
-    numbers = found if isinstance(found, tuple) and len(found) == 2 else (None,)
-    if all(isinstance(one, int | float) and 0 <= one < math.inf for one in numbers):
-        return None
-    return f"{name_type(found)}: return a pair, the steps of the server and the samples in them, of at least 0"
 
 
 def check_compressed(found: Compressed, uploads: Uploads, own: tuple[str, ...]) -> str | None:
@@ -361,7 +349,6 @@ parts=federated_each(setting), a phase of each
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks around each function of a user's method. The error for a wrong result names the function in one line.
 
-_NEEDED = ("schedule", "init", "reduce", "step", "bytes", "apply")
 _OF_NONE = {"schedule": ": its state is None where a run is planned and not begun: return the jobs of round 0 there"}
 
 
@@ -420,8 +407,7 @@ def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False
     """Returns a check for each function of a method.
 
     A check takes the result of the function, followed by the function's arguments. It returns what is wrong with the
-    result, or None if nothing is wrong. Messages take the names of the function's arguments from the check. A name that
-    begins with an underscore there marks an argument that the check does not read.
+    result, or None if nothing is wrong.
 
     Args:
         worlds: Number of worlds, R.
@@ -432,9 +418,9 @@ def method_checks(worlds: int, models: int, tiers: int = 1, *, own: bool = False
     """
     return {
         "answer": lambda found, state: check_answer(found, worlds, tiers, state, own=own, each=each),
-        "prepare": lambda found, _state, _pooled: check_state(found, worlds * models, None),
-        "join": lambda _found, _t, _steps: None,
-        "explain_end": lambda _found, _state: None,
+        "prepare": lambda found, *_: check_state(found, worlds * models, None),
+        "join": lambda *_: None,
+        "explain_end": lambda *_: None,
     }
 
 
@@ -442,16 +428,16 @@ def phase_checks(worlds: int, clients: int, models: int) -> dict[str, Returns]:
     """Returns a check for each function of a phase of training, in the form of `method_checks`."""
     ranges = {"client": clients, "model": models, "world": worlds}
     return {
-        "schedule": lambda found, _t, _state: check_plan(found, ranges),
-        "choose": lambda found, plan, _losses: check_choice(found, plan, ranges),
+        "schedule": lambda found, *_: check_plan(found, ranges),
+        "choose": lambda found, plan, *_: check_choice(found, plan, ranges),
         "sizes": lambda found, plan: check_counts(found, len(plan.client), "samples"),
-        "steps": lambda found, plan, _sizes: check_pair(found, len(plan.client), "steps", "samples"),
+        "steps": lambda found, plan, *_: check_pair(found, len(plan.client), "steps", "samples"),
         "traffic": lambda found, _t, plan: check_pair(found, len(plan.client), "bytes up", "bytes down"),
-        "remember": lambda found, _t, state, _plan, _loss: check_state(found, len(state.models), state),
-        "ask": lambda found, state, _stats: (
+        "remember": lambda found, _t, state, *_: check_state(found, len(state.models), state),
+        "ask": lambda found, state, *_: (
             None if found is None else check_state(found, len(state.models), state._replace(extra={}))
         ),
-        "server_work": lambda found, _t: check_work(found),
+        "server_work": lambda found, _t: None if min(found) >= 0 else f"{found}: return numbers of at least 0",
     }
 
 
@@ -466,10 +452,9 @@ def _add_checks(thing: Any, where: str, checks: Mapping[str, Returns], path: str
     """
     found: dict[str, Any] = {}
     for name, returns in checks.items():
-        if (function := getattr(thing, name)) is not None or name in _NEEDED:
-            what, remedy = f"{where}: {path}{name}", _OF_NONE.get(name, "")
-            arguments = ", ".join(one.lstrip("_") for one in list(inspect.signature(returns).parameters)[1:])
-            found[name] = contract(what, function, returns, arguments=arguments, again=True, remedy=remedy)
+        if (function := getattr(thing, name)) is not None:
+            remedy = _OF_NONE.get(name, "")
+            found[name] = contract(f"{where}: {path}{name}", function, returns, again=True, remedy=remedy)
     return found
 
 
@@ -479,12 +464,12 @@ def _guard_phase(phase: Phase, where: str, worlds: int, clients: int, layers: tu
     check_fields(where, phase)
     _check_local(where, phase.local)
     serves: dict[str, Returns] = {
-        "init": lambda _found, _models: None,
-        "reduce": lambda found, _uploads: check_stats(found),
-        "step": lambda found, state, _stats, _t: check_state(found, len(state.models), state),
+        "init": lambda *_: None,
+        "reduce": lambda found, *_: check_stats(found),
+        "step": lambda found, state, *_: check_state(found, len(state.models), state),
     }
     sends: dict[str, Returns] = {
-        "bytes": lambda found, client, _tier: check_counts(found, len(client), "bytes"),
+        "bytes": lambda found, client, *_: check_counts(found, len(client), "bytes"),
         "apply": lambda found, uploads: check_compressed(found, uploads, compress.own),
     }
     check_fields(where, server, "server.")
@@ -531,8 +516,6 @@ def check_additive(where: str, reduce: Callable[[Uploads], Stats]) -> Callable[[
 def _guard_piece(piece: Piece, phase: Phase, where: str, layers: tuple[str, ...]) -> Piece:
     """Checks the fields of a piece (work that is added to training), and adds checks to its functions."""
     kind = type(piece).__name__
-    if not isinstance(piece, Piece):
-        raise BadInput(f"{where}: pieces has {name_type(piece)}: give a Piece")
     if is_dataclass(piece):
         check_fields(where, piece, f"{kind}.")
     for local in piece.locals:
@@ -546,28 +529,20 @@ def _guard_piece(piece: Piece, phase: Phase, where: str, layers: tuple[str, ...]
         )
     if isinstance(piece, Measure) and (phase.walk is not None or phase.nets or phase.find(Correction) is not None):
         raise BadInput(f"{where}: {kind} goes with no walk, no slices and no Correction: leave it out")
-    draws = isinstance(piece, ClientSums)  # draws random numbers from the job's key, and checks its result itself
-    held = {}
-    for name, arguments in piece.takes.items():
-        function = getattr(piece, name)
-        called = contract(
+    held = {
+        name: contract(
             f"{where}: {kind}.{name}",
-            function,
+            getattr(piece, name),
             lambda found, first, *_: check_tensor(found, tuple(first.shape)),
-            arguments=arguments,
             again=True,
         )
-        held[name] = function if draws else called
+        for name in piece.takes
+    }
     return replace(piece, **held) if held else piece  # type: ignore[type-var]
 
 
-_TAKEN = {"rows": "inputs, numbers", "row": "input", "batch": "inputs, targets"}  # by an augmentation of a form
-
-
-def _check_local(where: str, local: Any) -> None:
+def _check_local(where: str, local: Local) -> None:
     """Raises `BadInput` if no engine can do the local training that `local` describes."""
-    if not isinstance(local, Local):
-        raise BadInput(f"{where}: local is {name_type(local)}: give a Local")
     check_fields(where, local, "local.")
     if (local.epochs is None) == (local.steps is None):
         both = f"local.epochs = {local.epochs} and local.steps = {local.steps}"
@@ -578,6 +553,4 @@ def _check_local(where: str, local: Any) -> None:
         if (code := getattr(local, field)) is not None:
             check_code(kind, f"{where}: local.{field}", code)
     for rule in local.augment:
-        if rule.form not in _TAKEN:
-            raise BadInput(f"{where}: local.augment.form = {rule.form!r}: choose rows, row or batch")
-        contract(f"{where}: local.augment", rule.function, arguments=_TAKEN[rule.form])
+        check_fields(where, rule, "local.augment.")

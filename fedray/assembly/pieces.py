@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.assembly.registry import UserObjects, find_function, makes_transform, name_thing, spec_of
+from fedray.assembly.registry import UserObjects, find_function, find_own, makes_transform, name_thing, spec_of
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
@@ -222,15 +222,13 @@ def add_own_code(local: Local, scenario: Scenario, own: UserObjects, data: Datas
         raise BadInput(f"{passed[0]}: {name} is fitted in closed form, without rounds: leave it out")
     keys, changes = scenario.local, dict[str, Any]()
     local = replace(local, augment=make_augmentations(own.augment or keys.augment, keys.options, data))
-    given: tuple[tuple[Literal["loss", "optimizer"], str | None, Any], ...]
-    given = (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer))
-    for kind, named, thing in given:
-        if thing is None and (named is None or not names.is_own(kind, named)):
+    for kind, named, thing in (("loss", keys.loss, own.loss), ("optimizer", keys.optimizer, own.optimizer)):
+        code = find_own(kind, scenario, own)
+        if code is None:
             continue
-        name = name_thing(thing) if thing is not None else str(named)
-        code = thing if thing is not None else names.find_thing(kind, name)
-        known = names.declared_options(kind, name) if thing is None else None  # passed code has no options
-        options = {key: value for key, value in keys.options.items() if key in (known or {})}
+        name = str(named) if thing is None else name_thing(thing)
+        known = (names.declared_options(kind, name) or {}) if thing is None else {}  # passed code has no options
+        options = {key: value for key, value in keys.options.items() if key in known}
         if kind == "loss":
             changes["loss"] = read_loss(code, name, options)
         else:

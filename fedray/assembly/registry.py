@@ -78,8 +78,7 @@ def register(
             combined.
 
     Raises:
-        BadInput: There is no such kind, the name cannot be used, `thing` is no function, or `models` is wrong. Only
-            methods have `models`.
+        BadInput: There is no such kind, the name cannot be used, or `thing` is no function.
 
     Example:
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
@@ -89,8 +88,6 @@ def register(
     """
     if kind not in KINDS:
         raise BadInput(f"kind = {kind!r} cannot be registered: choose one of {', '.join(KINDS)}")
-    if kind != "method" and (models is not None or spec is not None):
-        raise BadInput(f"{kind}.name = {name!r}: models and spec are for methods: leave them out")
     if spec is not None:
         options = {key: option.default for key, option in spec.options.items()}
     row = KINDS[kind]
@@ -153,15 +150,13 @@ def check_code(kind: str, where: str, thing: Any, options: Iterable[str] = (), a
     given = KINDS[kind].arguments if arguments is None else arguments
     if kind == "metric" and second_argument(thing):
         given = f"y_true, {second_argument(thing)}"
-    if kind == "optimizer":
-        wrong = _explain_transform(thing, options)
-    else:
-        wrong = user_code.explain_uncallable(
-            find_function(thing), given, options, classes=kind in ("model", "schedule")
-        )
+    if kind == "optimizer" and (isinstance(thing, Transform) or makes_transform(thing, options)):
+        return
+    named = ["lr", *options] if kind == "optimizer" else options
+    classes = kind in ("model", "schedule", "optimizer")
+    wrong = user_code.explain_uncallable(find_function(thing), given, named, classes=classes)
     if kind == "augmentation" and wrong is not None:
         wrong = user_code.explain_uncallable(find_function(thing), "input", options)
-        wrong = wrong and wrong.replace("does not take (input)", "takes neither (input) nor (inputs, targets)")
     if wrong is not None:
         raise BadInput(f"{where}: it {wrong}: give {KINDS[kind].wants.format(given)}")
     if isinstance(thing, LocalLoss) and (isinstance(thing.reads, str) or not set(thing.reads) <= set(READS)):
@@ -172,20 +167,6 @@ def find_function(thing: Any) -> Any:
     """Returns the function of a user's object. For a torch module it is `forward`."""
     thing = thing.function if isinstance(thing, LocalLoss) else thing
     return thing.forward if isinstance(thing, nn.Module) else thing
-
-
-def _explain_transform(thing: Any, options: Iterable[str]) -> str | None:
-    """Returns why an object cannot be an optimizer, or None if it can.
-
-    In a message, the text follows the word "it".
-    """
-    if isinstance(thing, Transform):
-        each = {"init": "parameters", "update": "gradient, state, parameters, context", "at": "parameters, noise"}
-        functions = {name: getattr(thing, name) for name in each if name != "at" or thing.at is not None}
-        found = ((name, user_code.explain_uncallable(function, each[name])) for name, function in functions.items())
-        return next((f"has an {name} that {wrong}" for name, wrong in found if wrong is not None), None)
-    alone = user_code.explain_uncallable(thing, "", options, classes=True)
-    return alone and user_code.explain_uncallable(thing, "parameters", ["lr", *options], classes=True)
 
 
 def declare_options(kind: str, thing: Any) -> dict[str, Any]:

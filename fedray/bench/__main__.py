@@ -6,12 +6,12 @@ The results are written to FILE as JSON.
 import json
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 
-from fedray.bench.rows import find_function
 from fedray.runtime.environment import prepare_process, use_one_thread
 
 if __name__ == "__main__":
     prepare_process()
     use_one_thread()
     name, mode, out = sys.argv[1:]
-    Path(out).write_text(json.dumps([result._asdict() for result in find_function(name)(mode == "quick")]))
+    Path(out).write_text(json.dumps([result._asdict() for result in resolve_name(name)(mode == "quick")]))

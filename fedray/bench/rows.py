@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,8 +113,6 @@ class Process(NamedTuple):
 
 def list_tree() -> list[Process]:
     """Lists this process, its children, their children, and so on."""
-    if sys.platform != "linux":
-        raise BadInput("this row reads /proc: run it on Linux")
     known = {one.id: one for one in map(_read_process, Path("/proc").glob("[0-9]*")) if one is not None}
     found, new = {os.getpid()}, {os.getpid()}
     while new:
@@ -173,13 +171,6 @@ class BenchResult(NamedTuple):
     wall: float | None
     note: str
 
-    @property
-    def meets_target(self) -> bool:
-        """Returns whether the measured value reaches the target, or True if there is no target."""
-        if self.target is None:
-            return True
-        return self.measured >= self.target if self.at_least else self.measured <= self.target
-
 
 HEAD = "| work | measured | target | met | in wall time | |\n| --- | --- | --- | --- | --- | --- |"
 
@@ -192,12 +183,13 @@ def format_row(result: BenchResult) -> str:
         '| one thing | 0.080 | <= 0.09 | yes | 0.081 | a note |'
     """
     unit = f" {result.unit}" if result.unit else ""
-    sign = ">=" if result.at_least else "<="
     wall = "" if result.wall is None else f"{result.wall:.3g}"
     measured = f"{result.measured:.3f}" if abs(result.measured) < 10 else f"{result.measured:.1f}"
-    met = "yes" if result.meets_target else "**no**"
-    target = "" if result.target is None else f"{sign} {result.target:g}{unit}"
-    met = "" if result.target is None else met
+    target, met = "", ""
+    if result.target is not None:
+        fits = result.measured >= result.target if result.at_least else result.measured <= result.target
+        target = f"{'>=' if result.at_least else '<='} {result.target:g}{unit}"
+        met = "yes" if fits else "**no**"
     return f"| {result.what} | {measured}{unit} | {target} | {met} | {wall} | {result.note} |"
 
 
@@ -205,17 +197,9 @@ def describe_machine() -> str:
     """Describes this machine in one line."""
     cores = len(os.sched_getaffinity(0)) if platform.system() == "Linux" else os.cpu_count()
     load = f", load average {os.getloadavg()[0]:.1f} at the start"
-    versions = ", ".join([f"fedray {__version__}", *filter(None, map(_find_version, ("torch", "numpy", "ray")))])
-    when = time.strftime("%Y-%m-%d")
-    return f"{_processor()}, {cores} cores, Python {platform.python_version()}, {versions}; {when}{load}"
-
-
-def _find_version(package: str) -> str | None:
-    """Returns the name and version of a package, or None if it is not installed."""
-    try:
-        return f"{package} {metadata.version(package)}"
-    except metadata.PackageNotFoundError:
-        return None
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "numpy", "ray"))
+    software = f"Python {platform.python_version()}, fedray {__version__}, {versions}"
+    return f"{_processor()}, {cores} cores, {software}; {time.strftime('%Y-%m-%d')}{load}"
 
 
 def _processor() -> str:
@@ -243,16 +227,6 @@ ROWS = {  # for each row, the function that measures it; its module loads only i
 }
 
 
-def find_function(name: str) -> Callable[[bool], list[BenchResult]]:
-    """Imports and returns a function that measures a row. Its only argument is `quick`, as in `run_benchmark`.
-
-    `name` is `MODULE.FUNCTION`, for example `fedray.bench.works.measure_cnn`.
-    """
-    module, _, function = name.rpartition(".")
-    found: Callable[[bool], list[BenchResult]] = getattr(import_module(module), function)
-    return found
-
-
 def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None], rows: Mapping[str, str] = ROWS) -> str:
     """Measures rows of the table, and returns the table.
 
@@ -260,7 +234,7 @@ def run_benchmark(only: Sequence[str], quick: bool, show: Callable[[str], None],
         only: Names of the rows to measure. If it is empty, all rows are measured.
         quick: Whether to measure fewer and shorter laps.
         show: A function that is called with each line of the table as soon as the line is known.
-        rows: For each row the name of the function that measures it (`find_function`).
+        rows: For each row the function that measures it, as `MODULE.FUNCTION`. Its only argument is `quick`.
 
     Raises:
         BadInput: `only` has a name that no row has.

@@ -509,18 +509,6 @@ def describe_costs(one: Cost, other: Cost) -> str:
 # and samples stay on the GPU. The plain loop trains one client after the other, as usual.
 
 
-class GpuWork(NamedTuple):
-    """One row of the benchmark that is measured on a GPU.
-
-    Attributes:
-        what: The row's text in the table.
-        make: A function that makes the measured scenario and network.
-    """
-
-    what: str
-    make: Callable[[], BenchWork]
-
-
 def small_resnet() -> nn.Module:
     """Makes a ResNet-18 with BatchNorm for images of 32 x 32, with 11 million parameters."""
     return resnet18((3, 32, 32), 10)
@@ -536,36 +524,34 @@ def color_pictures() -> BenchWork:
     return BenchWork(read_scenario(keys), UserObjects(data=data, model=small_resnet), small_resnet)
 
 
-WORKS = (
-    GpuWork("10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10", lambda: small_clients(10_000, 1000)),
-    GpuWork(
-        "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10", lambda: images(small_cnn, per_round=100)
-    ),
-    GpuWork("the same with CNN 32-64-fc128", lambda: images(plain_wide_cnn, per_round=100)),
-    GpuWork("20 clients x 160 samples, 10 a round, ResNet-18, batch 16", color_pictures),
-)
+WORKS: dict[str, Callable[[], BenchWork]] = {  # text of a row -> a function that makes the measured work
+    "10,000 clients x 20 samples, 1,000 a round, MLP 64-64-10, batch 10": lambda: small_clients(10_000, 1000),
+    "100 clients x 100 samples, all in a round, CNN 10-20-fc50, batch 10": lambda: images(small_cnn, per_round=100),
+    "the same with CNN 32-64-fc128": lambda: images(plain_wide_cnn, per_round=100),
+    "20 clients x 160 samples, 10 a round, ResNet-18, batch 16": color_pictures,
+}
 
 
 def measure_gpu(quick: bool) -> list[BenchResult]:
     """Measures the cost of fedray on a GPU, divided by the cost of a plain loop. Returns no result without a GPU."""
-    return [measure_work(work, quick=quick) for work in WORKS] if torch.cuda.is_available() else []
+    if not torch.cuda.is_available():
+        return []
+    return [measure_work(what, make(), quick=quick) for what, make in WORKS.items()]
 
 
-def measure_work(work: GpuWork, *, quick: bool) -> BenchResult:
-    """Measures a round of fedray and of the plain loop on a GPU, in turns."""
-    device = device_of(1.0)
-    made = work.make()
-    study = made.study()
-    plain, runtime = make_plain_laps(study, made, device), Inline(study, device)
+def measure_work(what: str, work: BenchWork, *, quick: bool) -> BenchResult:
+    """Measures a round of fedray and of the plain loop on a GPU, in turns. `what` is the text of the row."""
+    device, study = device_of(1.0), work.study()
+    plain, runtime = make_plain_laps(study, work, device), Inline(study, device)
     fedray, _ = simulate(study, runtime)
     plain_cost, fedray_cost = bench.take_turns([(plain, 1), (fedray, 1)], 1 if quick else 3)
     engine = runtime.worker.engine
     note = (
         f"plain {1e3 * plain_cost.wall:.1f}, fedray {1e3 * fedray_cost.wall:.1f} ms a round (engine {engine.name}, "
         f"W <= {engine.width}); {torch.cuda.get_device_name()}; weights differ by "
-        f"{measure_weight_difference(made, torch.float32, device):.0e} of the update"
+        f"{measure_weight_difference(work, torch.float32, device):.0e} of the update"
     )
-    return BenchResult(work.what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
+    return BenchResult(what, fedray_cost.wall / plain_cost.wall, "", None, False, None, note)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

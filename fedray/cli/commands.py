@@ -90,11 +90,6 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
-_NONE = {  # kinds of which only users register names
-    "callbacks": "none: --import the module that registers yours",
-    "losses": "none of your own: --import the module that registers them",
-}
-
 
 @click.command(name="list")
 @click.argument(
@@ -144,7 +139,7 @@ def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
             for name, meaning in known.items():
                 click.echo(f"  {name:18} {meaning}")
             if not known:
-                click.echo(f"  {_NONE[title]}")
+                click.echo("  none of your own: --import the module that registers them")
 
 
 @click.group(name="data")
@@ -261,7 +256,7 @@ def table_command(
 
 @click.command(name="tune")
 @click.argument("sweep", shell_complete=run.complete_file)
-@click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
+@click.option("--trials", type=click.IntRange(1), help="How many trials in all (default: as SWEEP says).")
 @click.option("--out", **run.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
@@ -345,9 +340,6 @@ def exit_with_one_line() -> Iterator[None]:
         is_path = error.filename is not None and error.errno in _WRONG_PATH
         click.echo(f"fedray: {error.filename or 'the system'}: {error.strerror or error}", err=True)
         sys.exit(2 if is_path else 1)
-    except MemoryError as error:
-        click.echo(f"fedray: out of memory ({error}): lower method.models, replicates or the model's size", err=True)
-        sys.exit(1)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

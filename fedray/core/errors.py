@@ -4,7 +4,7 @@ import difflib
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -316,6 +316,16 @@ def find_nearest(word: str, known: Iterable[str]) -> str | None:
         return lower[near[0]]
     inside = [k for k in lower if len(wanted) > 2 and (wanted in k or (len(k) > 2 and k in wanted))]
     return lower[inside[0]] if inside else None
+
+
+def name_some(names: Sequence[str], most: int = 3) -> str:
+    """Returns the first `most` names as text, with the number of other names.
+
+    Example:
+        >>> name_some("abc"), name_some("abcde")
+        ('a, b, c', 'a, b, c and 2 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if names[most:] else "")
 
 
 def suggest_nearest(word: object, known: Iterable[str], otherwise: str, prefix: str = "") -> str:

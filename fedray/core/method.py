@@ -324,10 +324,11 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: Names of the user's functions that the class calls, and the arguments of each function.
+        takes: Names of the user's functions that take and return vectors of jobs, `[W, d]`. A user's method calls them
+            with checks.
     """
 
-    takes: ClassVar[Mapping[str, str]] = {}
+    takes: ClassVar[tuple[str, ...]] = ()
 
     def check(self, phase: "Phase", method: str) -> None:
         """Raises `BadInput` if this addition to a client's job does not fit `phase`. The message names `method`."""

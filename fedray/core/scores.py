@@ -134,9 +134,9 @@ NUMBERED = {
 }
 
 
-_OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")
+OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")
 _SETS = ("conformal_coverage", "conformal_size", "conformal_width")
-BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS, *_OOD)
+BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS, *OOD)
 
 
 # prefix of a score on other samples than those of the test -> (in names, in descriptions)

@@ -15,7 +15,7 @@ from fedray.assembly import models as memory
 from fedray.assembly.methods import make_server_optimizer
 from fedray.assembly.study import build_study
 from fedray.core import sums
-from fedray.core.errors import format_bytes, quote_value
+from fedray.core.errors import format_bytes, name_some, quote_value
 from fedray.core.method import Local, RateSchedule
 from fedray.core.types import SPARSE_KINDS, Clients, IntArray, Tier
 from fedray.data.forms.rows import GIVEN_ROW
@@ -54,7 +54,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
             yield "not dealt", f"{spare:,} training rows, which the partition gives to nobody"
         if dealt.test:
             out, names = np.setdiff1d(np.arange(dealt.owned[0].clients), dealt.ids[0]).tolist(), study.client_names
-            who = _name_some(tuple(names[i] if names else f"client {i}" for i in out))
+            who = name_some([names[i] if names else f"client {i}" for i in out], MOST_NAMED)
             who += f" (in fold {study.place(0)[1]})" * (study.per_replicate > 1)
             unused = len(data.test.y)
             also = f"; the {unused:,} test rows of the data are not used" * (unused > 0)
@@ -62,7 +62,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
         if dealt.server:
             yield "server rows", f"{len(dealt.server[0]):,} training rows, which the clients of other methods have"
     shape = " x ".join(map(str, data.input_shape)) or "1"
-    yield "inputs", f"{data.kind} of {shape}" + (f": {_name_some(data.features)}" if data.features else "")
+    yield "inputs", f"{data.kind} of {shape}" + (f": {name_some(data.features, MOST_NAMED)}" if data.features else "")
     if data.standardized and data.unit is None and data.kind != "tokens" and not data.population:
         yield "scale", "mean and deviation of all training rows, which devices would have to exchange (data.scale)"
     regression = "a regression" if data.outputs == 1 else f"a regression of {data.outputs} targets"
@@ -73,13 +73,7 @@ def list_data_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str
     kept |= {*data.features, *(name.partition("=")[0] for name in data.features)}  # a category is `column=value`
     left = tuple(name for name in data.columns if name not in kept | {GIVEN_ROW})
     if data.features and left:
-        yield "left out", _name_some(left)
-
-
-def _name_some(names: tuple[str, ...]) -> str:
-    """Returns the first names as text, with the number of other names."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        yield "left out", name_some(left, MOST_NAMED)
 
 
 def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str, str]]:

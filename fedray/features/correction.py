@@ -1,6 +1,6 @@
 """Changes the local gradient: corrections, sharpness-aware steps, layers that train in turns, a contrastive loss."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -77,7 +77,7 @@ class Correction(Piece):
         (('dynamic',), 0, 0)
     """
 
-    takes: ClassVar[Mapping[str, str]] = {"offset": "own, shared", "update": "own, shared, delta, length"}
+    takes: ClassVar[tuple[str, ...]] = ("offset", "update")
 
     name: str
     offset: Callable[[Tensor, Tensor | None], Tensor]

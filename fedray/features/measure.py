@@ -15,9 +15,9 @@ Example:
     [5.0, 9.0, 2.0]
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -116,8 +116,6 @@ class ClientSums(Measure):
             global random generators are seeded with the job's random key.
         numbers: Length of the sum. Each job sends the sum as float32.
     """
-
-    takes: ClassVar[Mapping[str, str]] = {"function": "seen"}
 
     function: Callable[[SeenRows], Tensor]
     numbers: int

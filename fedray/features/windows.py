@@ -12,7 +12,7 @@ Example:
     [[-1, -1, 0, 0, 0, 1, 1, 1, 2, 2], [0, 1, -1, -1, -1, -1, -1, -1, -1, -1]]
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -103,7 +103,7 @@ class Finish(Piece):
             replace the trained models. If a client has made no step, its model is not replaced.
     """
 
-    takes: ClassVar[Mapping[str, str]] = {"finish": "start, final"}
+    takes: ClassVar[tuple[str, ...]] = ("finish",)
 
     finish: Callable[[Tensor, Tensor], Tensor]
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedray.core.errors import BadInput, Damaged, FedrayError, show_line
-from fedray.core.types import FloatArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.files.plain import replace_infinite, write_json
 
 if TYPE_CHECKING:
@@ -595,3 +595,17 @@ def read_number_table(key: str, path: Path, needed: tuple[str, ...], more: tuple
     if not len(frame):
         raise BadInput(f"{key} = {path}: it has no rows: fill it, or leave {key} out")
     return table
+
+
+def read_whole(key: str, path: Path, name: str, column: FloatArray, number: int) -> IntArray:
+    """Returns a column of a table of numbers as integers. The arguments `key`, `path` and `name` are for messages.
+
+    Raises:
+        BadInput: A value is no whole number from 0 to `number` - 1.
+    """
+    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
+    if len(wrong):
+        raise BadInput(
+            f"{key} = {path}: column {name} holds {wrong[0]:g}: give whole numbers from 0, ids below clients.number"
+        )
+    return column.astype(np.int64)

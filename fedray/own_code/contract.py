@@ -244,7 +244,7 @@ def _look_into(thing: Any) -> list[tuple[str, Any]]:
 
 Returns = Callable[..., str | None]  # (result of a function, its arguments) -> the error in words, or None
 _CLOSE = 1e-6  # tolerance relative to the largest number: rounding may depend on where numbers lie in memory
-_FROM_ONE = ("models", "lr_decay_every", "batch_size", "epochs", "steps", "numbers", "rows")  # fields that are never 0
+_FROM_ONE = ("models", "lr_decay_every", "batch_size", "epochs", "steps", "rows")  # fields that are never 0
 
 
 def contract(
@@ -252,7 +252,6 @@ def contract(
     function: Callable[..., Any],
     returns: Returns | None = None,
     *,
-    arguments: str | None = None,
     again: bool = False,
     remedy: str = "",
 ) -> Callable[..., Any]:
@@ -267,13 +266,11 @@ def contract(
         function: The user's function.
         returns: A function that takes the result and the arguments. It returns in words what is wrong with the result,
             or None if nothing is wrong.
-        arguments: The arguments of the function, such as "state, stats, t". None means that they are not checked here.
         again: Whether the result has to depend only on the arguments.
         remedy: The end of the message if the user's code used None where a value is required.
 
     Raises:
-        BadInput: The function cannot be called with these arguments. The returned function also raises this error if
-            the result is wrong, or if two equal calls have different results.
+        BadInput: Raised by the returned function if the result is wrong, or if two equal calls have different results.
         FedrayError: Raised by the returned function if the user's function raises an exception.
 
     Example:
@@ -286,20 +283,19 @@ def contract(
         fedray.core.errors.BadInput: method mine: sizes, asked again, returns something else, so that no run could ...
         >>> def returns(found, number):
         ...     return None if found > number else f"{found}: return more than {number}"
-        >>> contract("method mine: grow", lambda number: number + 1, returns, arguments="number")(3)
+        >>> contract("method mine: grow", lambda number: number + 1, returns)(3)
         4
-        >>> contract("method mine: grow", lambda number: number - 1, returns, arguments="number")(3)
+        >>> contract("method mine: grow", lambda number: number - 1, returns)(3)
         Traceback (most recent call last):
         fedray.core.errors.BadInput: method mine: grow returned 2: return more than 3
     """
-    if arguments is not None and (wrong := user_code.explain_uncallable(function, arguments)) is not None:
-        raise BadInput(f"{where} {wrong}: give a function ({arguments})")
     asked: list[bool] = []
 
     def ask(given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         with user_code.blame_user_code(where, remedy):
             found = function(*given, **named)
-        if returns is not None and (wrong := returns(found, *given)) is not None:
+            wrong = None if returns is None else returns(found, *given)
+        if wrong is not None:
             raise BadInput(f"{where} returned {wrong}")
         return found
 

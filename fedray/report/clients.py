@@ -750,8 +750,7 @@ def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray
         >>> find_stationary_law(run, np.array([[0, 1], [0, 2]]), 3).tolist()
         [0.5, 0.25, 0.25]
     """
-    graph = run.scenario.get("graph")
-    if isinstance(graph, dict) and graph.get("transition") == "metropolis":
+    if (run.scenario.get("graph") or {}).get("transition") == "metropolis":
         return np.full(nodes, 1.0 / nodes)
     degree = np.bincount(edges.ravel(), minlength=nodes)
     law: FloatArray = degree / degree.sum()

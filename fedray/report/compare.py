@@ -86,8 +86,7 @@ def find_axis(runs: Sequence[ReadRun]) -> str:
         >>> find_axis([ReadRun("", each, "", {}, {}, {}, None, None, {}) for each in keys])
         'sim_seconds'
     """
-    sections = [run.scenario.get("participation") for run in runs]
-    modes = {section.get("mode", "sync") for section in sections if isinstance(section, Mapping)}
+    modes = {(run.scenario.get("participation") or {}).get("mode", "sync") for run in runs}
     return read.SECONDS if modes - {"sync"} else read.ROUNDS
 
 
@@ -177,7 +176,7 @@ def list_pairing_notes(runs: Sequence[ReadRun], over: str | None = None) -> list
         said = ", ".join(f"{name} {f'{end:.0f}' if end < math.inf else 'none'}" for name, end in ends.items())
         how = "at" if "between" in " ".join(found) else "by the last evaluation of each up to"
         found.insert(0, f"The runs differ in their rounds: {said}. They are compared {how} round {last:.0f}.")
-    each = [{read.read_seed(run) + int(r) for r in run.rounds.get("replicate", ())} for run in runs]
+    each = [{run.scenario.get("seed", 0) + int(r) for r in run.rounds.get("replicate", ())} for run in runs]
     for run, mine in zip(runs[1:], each[1:], strict=True):
         shared, both = mine & each[0], f"{runs[0].name} and {run.name}"
         names = f"{runs[0].name} has {_name_seeds(each[0])}, {run.name} has {_name_seeds(mine)}"
@@ -226,8 +225,8 @@ def list_data_notes(runs: Sequence[ReadRun]) -> list[str]:
         ["The runs differ in data.hold_out (a 0.0, b 0.2): their pairs share seeds, but not the clients' rows."]
     """
     known: list[Mapping[str, Any]] = [run.identity.get("data") or {} for run in runs]
-    given = [run.scenario.get("data", "unknown") for run in runs]
-    names = [one if isinstance(one, str) else one.get("object") or one.get("name", "unknown") for one in given]
+    given = [run.scenario.get("data") or {} for run in runs]
+    names = [one.get("object") or one.get("name", "unknown") for one in given]
     first, found = known[0], list[str]()
     for run, name, now in zip(runs[1:], names[1:], known[1:], strict=True):
         other = [part for part in (*TRAINING, *TEST) if now.get(part) != first.get(part)]
@@ -325,8 +324,7 @@ def list_compared_metrics(runs: Sequence[ReadRun]) -> tuple[str, ...]:
 
 def _list_ood(runs: Sequence[ReadRun]) -> list[str]:
     """Lists the different values of `evaluate.ood` in the runs that set this key."""
-    sections = [run.scenario.get("evaluate") for run in runs]
-    given = [section.get("ood") for section in sections if isinstance(section, Mapping)]
+    given = [(run.scenario.get("evaluate") or {}).get("ood") for run in runs]
     return list(dict.fromkeys(str(one) for one in given if one is not None))
 
 

@@ -410,19 +410,14 @@ def figure_scores(run: ReadRun) -> Figure | None:
     if not curves:
         return None
     columns = 2 if len(curves) in (2, 4) else min(3, len(curves))
-    rows = -(-len(curves) // columns)
-    title, wide = "The other scores over the rounds", pictures.WIDE if columns > 1 else pictures.NARROW
-    figure, grid = pictures.make_canvas(title, rows, columns, size=(wide, 2.2 * rows + 0.2), squeeze=False)
-    panels = list(grid.ravel())
-    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
+    figure, panels = pictures.make_grid("The other scores over the rounds", len(curves), columns, 2.2)
+    for axes, (name, curve) in zip(panels, curves.items(), strict=True):
         draw_mean_line(axes, curve.round, curve, color=pictures.ACCENT, width=1.8)
         axes.set_title(name_score(name, unit=True), fontsize=9.5, loc="left")
         pictures.use_whole_numbers(axes.xaxis)
         if is_share(name):
             pictures.use_percent(axes.yaxis)
-    for axes in panels[len(curves) :]:
-        axes.set_visible(False)
-    for axes in panels[max(len(curves) - columns, 0) : len(curves)]:
+    for axes in panels[-columns:]:
         axes.set_xlabel(label_rounds(run))
     return figure
 
@@ -561,7 +556,7 @@ def _rounds_title(run: ReadRun, curve: Curve) -> str:
     """Returns the title of the picture of a run's headline metric over rounds.
 
     Example:
-        >>> run = ReadRun("one", {"method": "fedrep"}, "", {}, {}, {}, None, None, {})
+        >>> run = ReadRun("one", {"method": {"name": "fedrep"}}, "", {}, {}, {}, None, None, {})
         >>> _rounds_title(run, Curve(np.array([5.0]), np.array([[0.3]])))
         'Accuracy of the common answer is 30.0 % after 5 rounds'
     """

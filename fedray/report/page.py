@@ -66,17 +66,12 @@ def make_cards(run: ReadRun) -> list[Card]:
         text = "-" if mean is None else wording.format_number(mean, name)
         sub = "" if sd is None else f"\u00b1 {compare.format_deviation(sd, name)} (sd of {n})"
         found.append(Card(wording.name_score(name, unit=True), mark_score(text, run.summary), sub))
-    totals = run.summary.get("totals", {})
-    for key in ("up_bytes", "down_bytes"):
-        if isinstance(totals.get(key), int | float):
-            sub = (
-                f"{wording.format_bytes(totals[key] / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
-            )
-            found.append(Card(wording.name_score(key), wording.format_bytes(totals[key]), sub))
     slowest = f"slowest of {run.worlds}" if run.worlds > 1 else "simulated devices"
-    for key, sub in (("sim_seconds", slowest), ("wall_seconds", "without start-up and report")):
-        if isinstance(totals.get(key), int | float):
-            found.append(Card(wording.name_score(key), wording.format_seconds(totals[key]), sub))
+    subs = {"sim_seconds": slowest, "wall_seconds": "without start-up and report"}
+    for key in wording.TOTALS:
+        if (total := run.summary.get("totals", {}).get(key)) is not None:
+            share = f"{wording.format_bytes(total / run.worlds)} each" if run.worlds > 1 else "all clients and rounds"
+            found.append(Card(wording.name_score(key), wording.format_total(key, total), subs.get(key, share)))
     return found
 
 
@@ -85,7 +80,6 @@ def make_cards(run: ReadRun) -> list[Card]:
 
 PageTable = tuple[str, Table, str]  # heading, (header, rows), note
 SCRIPTS = ("values", "numbers", "axes", "pointer", "downloads", "chart")  # files of the page's script, in their order
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # what no page may hold, even in names
 
 
 def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -> str:
@@ -105,16 +99,13 @@ def fill_template(*, sections: Iterable[pictures.Section] = (), **values: Any) -
     script = read_script()
     shown = [section for section in sections if section.pictures]
     numbers = {p.key: p.numbers for section in shown for p in section.pictures if p.numbers}
-    packed = json.dumps(numbers, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&":  # then the text can neither end the script element nor begin a new element
-        packed = packed.replace(mark, f"\\u{ord(mark):04x}")
     own = {
         "version": fedray.__version__,
         "script": Markup(script),
         "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "numbers": Markup(packed),
+        "numbers": jinja2.utils.htmlsafe_json_dumps(numbers, separators=(",", ":"), allow_nan=False),
     }
-    return _UNPRINTABLE.sub("\ufffd", template.render(sections=shown, **own, **values))
+    return template.render(sections=shown, **own, **values)
 
 
 def _find_left_aligned(rows: Sequence[Sequence[str | Best]]) -> list[bool]:

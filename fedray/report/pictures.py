@@ -86,6 +86,19 @@ def make_canvas(
     return figure, figure.subplots(rows, columns, **options)
 
 
+def make_grid(title: str, number: int, columns: int, tall: float) -> tuple[Figure, list[Any]]:
+    """Makes an empty figure with `number` axes in rows of `columns`. A row is `tall` inches high.
+
+    Returns the figure, and its axes row by row. `number` is at least `columns`.
+    """
+    rows = -(-number // columns)
+    size = (WIDE if columns > 1 else NARROW, tall * rows + 0.2)
+    figure, grid = make_canvas(title, rows, columns, size=size, squeeze=False)
+    for axes in grid.flat[number:]:
+        axes.set_visible(False)
+    return figure, list(grid.flat[:number])
+
+
 def to_svg(figure: Figure, prefix: str) -> str:
     """Converts a figure to an `<svg>` element that scales with the page.
 

@@ -62,7 +62,8 @@ class Curve(NamedTuple):
     @property
     def mean(self) -> FloatArray:
         """Returns for each of T rounds the mean over the replicates and folds that have a value, `[T]`."""
-        return _reduce_worlds(self.values, "mean")
+        known = np.isfinite(self.values)
+        return np.asarray(np.where(known, self.values, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1))
 
     @property
     def sd(self) -> FloatArray:
@@ -70,7 +71,9 @@ class Curve(NamedTuple):
 
         It is 0 if only one replicate and fold has a value.
         """
-        return _reduce_worlds(self.values, "sd")
+        known = np.isfinite(self.values)
+        squares = np.where(known, (self.values - self.mean) ** 2, 0.0).sum(axis=0)
+        return np.asarray(np.sqrt(squares / np.maximum(known.sum(axis=0) - 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,8 @@ class ReadRun:
     @property
     def client_keys(self) -> Mapping[str, Any]:
         """Returns the section `clients` of the scenario. It is empty if the scenario has no such section."""
-        found = self.scenario.get("clients")
-        return found if isinstance(found, dict) else {}
+        found: Mapping[str, Any] = self.scenario.get("clients") or {}
+        return found
 
     @property
     def tiers(self) -> list[str]:
@@ -230,17 +233,6 @@ def read_run(folder: Path, name: str | None = None) -> ReadRun:
     )
 
 
-def _reduce_worlds(values: FloatArray, what: str) -> FloatArray:
-    known = np.isfinite(values)
-    n = known.sum(axis=0)
-    filled = np.where(known, values, 0.0)
-    mean = filled.sum(axis=0) / np.maximum(n, 1)
-    if what == "mean":
-        return np.asarray(mean)
-    squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
-    return np.asarray(np.sqrt(squares / np.maximum(n - 1, 1)))
-
-
 def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray | None]:
     rounds: dict[str, FloatArray] = {}
     members = None
@@ -286,12 +278,6 @@ def read_axis(run: ReadRun, over: str) -> FloatArray | None:
     return run.rounds.get(over)
 
 
-def read_seed(run: ReadRun) -> int:
-    """Returns the seed of the first replicate."""
-    seed = run.scenario.get("seed", 0)
-    return seed if isinstance(seed, int) else 0
-
-
 def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = ROUNDS) -> Worlds:
     """Returns a score for each replicate and fold that has it, by (seed, fold).
 
@@ -323,7 +309,7 @@ def read_worlds(run: ReadRun, metric: str, last: float = math.inf, over: str = R
         mine = rows[(rows[:, 1] == r) & (rows[:, 2] == f)]
         score = read_at_budget(mine[:, 0].tolist(), mine[:, 4].tolist(), last)
         if score is not None:
-            found[read_seed(run) + int(r), int(f)] = score
+            found[run.scenario.get("seed", 0) + int(r), int(f)] = score
     return found
 
 
@@ -374,10 +360,9 @@ def list_personal_runs(runs: Sequence[ReadRun]) -> list[ReadRun]:
 
 
 def _has_own_answers(run: ReadRun) -> bool:
-    evaluate, method = run.scenario.get("evaluate"), run.scenario.get("method")
-    name = method.get("name") if isinstance(method, dict) and not method.get("object") else None
-    asked = isinstance(evaluate, dict) and evaluate.get("personal", False)
-    return has_score(run, f"personal_{run.metric}") and not asked and name not in METHOD_SPECS
+    evaluate, method = (run.scenario.get(section) or {} for section in ("evaluate", "method"))
+    name = None if method.get("object") else method.get("name")
+    return has_score(run, f"personal_{run.metric}") and not evaluate.get("personal") and name not in METHOD_SPECS
 
 
 def list_answer_notes(runs: Sequence[ReadRun]) -> list[str]:
@@ -492,7 +477,7 @@ def is_chosen_on_test(summary: Mapping[str, Any]) -> bool:
         >>> list_score_notes(summary)
         ['†: of a round that the test rows chose (stop.metric = accuracy), so that it is too good.']
     """
-    return any(key != BEST for key in _read_choices(summary))
+    return any(key != BEST for key in summary.get("chosen_on_test", ()))
 
 
 def mark_score(text: str, summary: Mapping[str, Any]) -> str:
@@ -506,7 +491,7 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
     If scores have a dagger (`mark_score`), a note explains it. Other notes warn that test samples chose the best
     round, or that the models are no better than a constant class.
     """
-    found, of = _read_choices(summary), f" of {whose}" if whose else ""
+    found, of = summary.get("chosen_on_test", {}), f" of {whose}" if whose else ""
     ends = ", ".join(f"{key} = {name}" for key, name in found.items() if key != BEST)
     lines = [f"{MARK}: of a round{of} that the test rows chose ({ends}), so that it is too good."] if ends else []
     if BEST in found:
@@ -525,8 +510,3 @@ def list_score_notes(summary: Mapping[str, Any], whose: str = "") -> list[str]:
 def list_chosen_on_test(runs: Sequence[ReadRun]) -> frozenset[str]:
     """Returns the names of the runs whose last round was chosen by test samples."""
     return frozenset(run.name for run in runs if is_chosen_on_test(run.summary))
-
-
-def _read_choices(summary: Mapping[str, Any]) -> Mapping[str, str]:
-    found = summary.get("chosen_on_test")
-    return found if isinstance(found, Mapping) else {}

@@ -70,7 +70,7 @@ def find_changed_key(began: Mapping[str, str], tree: Mapping[str, Any]) -> tuple
     `began` is the result of `list_result_keys` when the run began.
     """
     now = list_result_keys(tree)
-    for key in [*began, *(key for key in now if key not in began)]:
+    for key in dict.fromkeys([*began, *now]):
         unset = _text(_value_of_before(key))
         old, new = began.get(key, unset), now.get(key, unset)
         if old != new:
@@ -85,8 +85,8 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
     no such file.
 
     Raises:
-        BadInput: A key was changed, or `identity.json` cannot be used. The message names the key with its old and new
-            value.
+        BadInput: A key was changed, or a newer fedray wrote `identity.json`. The message names the key with its old and
+            new value.
     """
     if began.get("format", FORMAT) != FORMAT:
         raise BadInput(
@@ -94,8 +94,6 @@ def refuse_edited_scenario(where: str, began: Mapping[str, Any], tree: Mapping[s
             "use the fedray that wrote it"
         )
     keys, rounds = began.get("scenario", {}), began.get("rounds")
-    if not isinstance(keys, dict):
-        raise BadInput(f"{where}/{IDENTITY_FILE} is damaged (no keys in it): restore it")
     if keys and (changed := find_changed_key(keys, tree)) is not None:
         key, old, new = changed
         raise BadInput(

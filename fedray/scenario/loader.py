@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedray.core import options as opt
-from fedray.core.errors import BadInput, quote_value, warn_user
+from fedray.core.errors import BadInput, name_some, quote_value, warn_user
 from fedray.core.types import ADAPTIVE_OPTIMIZERS, Tier, count_test_clients, round_to_sum
 from fedray.files.layout import holds_clients
 from fedray.own_code.user_code import import_modules
 from fedray.scenario import names, nested
 from fedray.scenario.nested import KeyPath, Tree, expand, flatten, merge_keys, to_plain_values
 from fedray.scenario.options import fold_local_options, fold_options
-from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, name_some, refuse_wrong
+from fedray.scenario.rows import ALWAYS_DUMPED, Place, find_idle_keys, is_dump, judge_keys, refuse_wrong
 from fedray.scenario.schema import CellKeys, PartitionKeys, Scenario, section_fields, validate_scenario
 from fedray.scenario.sections import ClientKeys, ParticipationKeys, TierKeys, data_spec_of
 from fedray.scenario.shipped import find_scenario_file
@@ -191,7 +191,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
         )
     if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
         raise BadInput(f"{quote_value(str(source), 200)[1:-1]} is a sweep file: use `fedray tune`")
-    return _drop_gone(spell_imports(spell_sections(to_plain_values(tree)), folder))
+    return spell_imports(spell_sections(to_plain_values(tree)), folder)
 
 
 def list_given(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
@@ -250,19 +250,6 @@ def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] 
     own = [name for name in (named if isinstance(named, list | tuple) else ()) if name not in modules]
     import_modules(own, "import =")
     return (*modules, *own)
-
-
-def _drop_gone(tree: Tree) -> Tree:
-    """Returns the keys without `predict.conformal.relative_error`.
-
-    Older resolved scenarios have this key, which has no effect any more.
-    """
-    predict = tree.get("predict")
-    keys = predict.get("conformal") if isinstance(predict, Mapping) else None
-    if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
-        kept = {key: value for key, value in keys.items() if key != "relative_error"}
-        return {**tree, "predict": {**tree["predict"], "conformal": kept}}
-    return tree
 
 
 def _overrides(overrides: Overrides) -> Tree:

@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import yaml
-from yaml._yaml import CParser
 from yaml.composer import Composer
 from yaml.constructor import ConstructorError, SafeConstructor
-from yaml.resolver import Resolver
 
 from fedray.core.errors import BadInput, quote_value, show_line
 from fedray.files.run_files import RESTORE, make_damaged_error, make_unreadable_error, read_or_explain
@@ -43,7 +41,7 @@ def _whole(loader: SafeConstructor, node: yaml.ScalarNode) -> int | float:
     return int(digits) if len(digits) < 30 else float(digits)  # Python refuses integers with very many digits
 
 
-class _Loader(Composer, CParser, SafeConstructor, Resolver):
+class _Loader(Composer, yaml.CSafeLoader):
     """A YAML loader for text, numbers, booleans, null, lists and mappings. Any other tag is an error.
 
     The text is scanned in C, ten times as fast as in Python. Nodes are composed in Python, where text that is nested
@@ -56,10 +54,8 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
     } | {"tag:yaml.org,2002:int": _whole}
 
     def __init__(self, text: str) -> None:
-        CParser.__init__(self, text)
+        yaml.CSafeLoader.__init__(self, text)
         Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        Resolver.__init__(self)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
         """Returns the mapping of a node. Raises an error if a key occurs twice in the text."""

@@ -54,8 +54,7 @@ def read_classifier(path: str, base: Mapping[str, Any]) -> dict[str, Any] | None
     given = {key: value for key, value in base.items() if key != "name" and value is not None}
     table = CLASSIFIERS[name][1]
     for key in given.keys() - table.keys():
-        remedy = suggest_nearest(key, table, f"choose one of {', '.join(table)}", prefix=f"{path}.")
-        raise BadInput(f"{path}.{key} is not a key of classifier {name}: {remedy}")
+        raise BadInput(names.explain_unknown_key(path, key, tuple(table), what=f"classifier {name}"))
     return {"name": name, **{key: opt.check_value(f"{path}.{key}", one, table[key]) for key, one in given.items()}}
 
 

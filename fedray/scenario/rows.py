@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fedray.core.errors import BadInput, quote_value, warn_user
+from fedray.core.errors import BadInput, name_some, quote_value, warn_user
 from fedray.core.options import MethodSpec, Needs
 from fedray.core.types import SPARSE_KINDS
 from fedray.methods import METHOD_SPECS
@@ -762,11 +762,6 @@ def judge_keys(
         warn_user(
             "; ".join(f"{where}{', '.join(some)} cannot act, because {why}" for (where, why), some in keys.items())
         )
-
-
-def name_some(names: list[str]) -> str:
-    """Returns the first three names as text, with the number of other names."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
 
 
 def _holds(idle: list[Idle], key: str) -> bool:

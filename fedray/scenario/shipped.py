@@ -33,7 +33,7 @@ def find_last_phase_start(keys: Mapping[str, Any]) -> int:
         >>> keys = {"rounds": 1, "method": {"name": "fens", "aggregator": "neural", "meta_rounds": 500}}
         >>> find_last_phase_start(keys), has_own_rounds(keys)  # clients train alone, then they train the aggregator
         (1, True)
-        >>> [answers_clients_apart({"method": each}) for each in ("fedper", "fedavg", "bayesian_linear")]
+        >>> [answers_clients_apart({"method": {"name": each}}) for each in ("fedper", "fedavg", "bayesian_linear")]
         [True, False, False]
     """
     spec, options = _read_method(keys)
@@ -76,21 +76,15 @@ def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
     For a user's own method, this depends only on `local.private` and `predict.gamma`.
     """
     spec, _ = _read_method(keys)
-    local, predict = (_section(keys, name) for name in ("local", "predict"))
+    local, predict = (keys.get(name) or {} for name in ("local", "predict"))
     models = (spec.own_models and spec.trains) or local.get("private")
     weights = spec.defaults.get("evaluate", {}).get("personal") or math.isfinite(predict.get("gamma", math.inf))
     return bool(models or weights)
 
 
-def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = keys.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def _read_method(keys: Mapping[str, Any]) -> tuple[MethodSpec, Mapping[str, Any]]:
     """Returns the specification of the method, and the section `method`."""
-    section = keys.get("method")
-    options: Mapping[str, Any] = section if isinstance(section, Mapping) else {"name": section}
+    options: Mapping[str, Any] = keys.get("method") or {}
     return (UNKNOWN if options.get("object") else method_spec_of(options.get("name"))), options
 
 

@@ -333,12 +333,10 @@ def own_names(value: Any) -> dict[str, Any]:
 
     The key `modules` has the names and files of the user's modules.
     """
-    known: dict[str, Any] = {kind.given: kind for kind in names.KINDS.values() if kind.part == "training"}
-    checks = {key: opt.list_of(opt.text, 100) if kind.argument else opt.text for key, kind in known.items()}
-    checks["modules"] = opt.list_of(opt.text, 100)
-    if not isinstance(value, Mapping) or not value.keys() <= checks.keys():
-        raise ValueError(f"is no mapping of names: give some of {', '.join(checks)}")
-    return {key: check(value[key]) for key, check in checks.items() if value.get(key) is not None}
+    known = [*(kind.given for kind in names.KINDS.values() if kind.part == "training"), "modules"]
+    if not isinstance(value, Mapping) or not value.keys() <= {*known}:
+        raise ValueError(f"is no mapping of names: give some of {', '.join(known)}")
+    return dict(value)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

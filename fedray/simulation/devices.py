@@ -15,7 +15,7 @@ import numpy as np
 from fedray.core import rng
 from fedray.core.errors import BadInput
 from fedray.core.types import Clients, FloatArray, IntArray, Plan
-from fedray.files.run_files import read_number_table
+from fedray.files.run_files import read_number_table, read_whole
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Links (network connections of devices) whose bandwidth and latency change over time.
@@ -213,20 +213,13 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     """
     more = (*COLUMNS, "available_from", "available_to", "period", "link_from")
     table = read_number_table("clients.trace", path, ("client",), more)
-    column, number = table["client"], clients.number
-    wrong = column[~((column >= 0) & (column < number) & (column == np.floor(column)))]  # NaN is wrong too
-    if len(wrong):
-        raise BadInput(
-            f"clients.trace = {path}: it names client {wrong[0]:g}, but clients.number is {number}: ids are whole "
-            f"numbers from 0 to {number - 1}; correct it, or raise clients.number"
-        )
+    client = read_whole("clients.trace", path, "client", table["client"], clients.number)
     for name, values in table.items():
         least = 0.0 if name in ("latency", "link_from") else np.nextafter(0.0, 1.0)
         figure = name in (*COLUMNS, "period", "link_from")
         if figure and not (np.isnan(values) | (np.isfinite(values) & (values >= least))).all():
             what = "negative" if least == 0.0 else "not above 0"
             raise BadInput(f"clients.trace = {path}: column {name} has values that are {what}: correct them")
-    client = column.astype(np.int64)
     _, first, row = np.unique(client, return_index=True, return_inverse=True)
     if "period" in table:
         table["period"] = np.where(np.isnan(table["period"]), table["period"][first][row], table["period"])

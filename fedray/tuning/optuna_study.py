@@ -1,6 +1,5 @@
 """Makes Optuna's objects for a sweep: the storage, the study (all trials), the pruner and the sampler."""
 
-import errno
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,7 @@ from fedray.tuning.sweep import PrunerKeys, SamplerKeys, Sweep
 # ---------------------------------------------------------------------------------------------------------------------
 # Faults of the storage of a study, which may be damaged, lost, or locked by a different process.
 
-REMEDY = "bring it back, then --resume"
-IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+REMEDY = "free space or bring it back, then --resume"
 _LIBRARIES = ("optuna", "sqlalchemy", "sqlite3", "redis", "psycopg2", "pymysql", "MySQLdb")
 
 
@@ -57,10 +55,8 @@ def explain_storage(storage: str) -> Iterator[None]:
         while cause.__cause__ is not None:  # Optuna's own text describes mistakes of its users
             cause = cause.__cause__
         why = getattr(cause, "strerror", None) or str(cause).partition("\n")[0] or type(cause).__name__
-        full = getattr(cause, "errno", None) in IS_FULL or "disk is full" in why  # SQLite's errors have no numbers
-        remedy = "free space, then --resume" if full else REMEDY
         name = name_storage(storage)
-        raise Unwritable(f"the storage of the sweep ({name}) cannot be used ({show_line(why)}): {remedy}") from None
+        raise Unwritable(f"the storage of the sweep ({name}) cannot be used ({show_line(why)}): {REMEDY}") from None
 
 
 def mend_journal(journal: Path) -> None:

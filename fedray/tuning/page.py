@@ -118,9 +118,9 @@ def find_axis_positions(parameter: Parameter, trials: Sequence[FrozenTrial]) -> 
     """Returns the position of each trial on the axis of a parameter, or NaN if the trial does not use the parameter."""
     if parameter.kind != "categorical":
         return np.array([trial.params.get(parameter.key, np.nan) for trial in trials], dtype=np.float64)
-    labels = [format_value(label) for label in parameter.labels]
-    chosen = ([format_value(trial.params[parameter.key])] if parameter.key in trial.params else [] for trial in trials)
-    return np.array([labels.index(each[0]) if each else np.nan for each in chosen], dtype=np.float64)
+    place = {format_value(label): float(i) for i, label in enumerate(parameter.labels)}
+    key = parameter.key
+    return np.array([place[format_value(one.params[key])] if key in one.params else np.nan for one in trials])
 
 
 def label_parameter(axes: Axes, parameter: Parameter) -> None:
@@ -258,13 +258,9 @@ def compute_importance(view: View, i: int) -> dict[str, float]:
             warnings.simplefilter("ignore")
             # PED-ANOVA takes low values as good ones
             sign = -1.0 if not always and view.objectives[i].direction == "maximize" else 1.0
-            how: dict[str, Any] = {"target": lambda trial: sign * trial.values[i]}
-            fanova, ped_anova = (
-                optuna.importance.FanovaImportanceEvaluator,
-                optuna.importance.PedAnovaImportanceEvaluator,
-            )
-            how["evaluator"] = fanova(seed=0) if always else ped_anova()
-            found = optuna.importance.get_param_importances(view.study, **how)
+            known: Any = optuna.importance
+            evaluator = known.FanovaImportanceEvaluator(seed=0) if always else known.PedAnovaImportanceEvaluator()
+            found = known.get_param_importances(view.study, evaluator=evaluator, target=lambda t: sign * t.values[i])
     except (RuntimeError, ValueError):  # too few trials differ
         return {}
     kept = {parameter.key: found[parameter.key] for parameter in view.acting(i) if parameter.key in found}
@@ -304,29 +300,23 @@ def figure_slices(view: View, i: int) -> Figure | None:
     if len(done := view.finite(i)) < 2 or not view.acting(i):
         return None
     objective, space = view.objectives[i], view.acting(i)[:PANELS]
-    columns = min(4 if len(space) != 3 else 3, len(space))
-    rows = -(-len(space) // columns)
-    size = (pictures.WIDE if columns > 1 else pictures.NARROW, 2.7 * rows + 0.2)
-    name = name_objective(objective)
+    name, columns = name_objective(objective), min(4, len(space))
     title = f"{name[0].upper()}{name[1:]} against each parameter"
-    figure, grid = pictures.make_canvas(title, rows, columns, size=size, squeeze=False)
+    figure, panels = pictures.make_grid(title, len(space), columns, 2.7)
     values, label = scale_values(objective, [trial.values[i] for trial in done])
     order = np.array([trial.number for trial in done], dtype=float)
-    panels = list(grid.ravel())
     shades = LinearSegmentedColormap.from_list("shades", colormaps["viridis"](np.linspace(0.12, 0.92, 64)))
     won = [k for k, trial in enumerate(done) if trial.number in view.winners]
     dots: dict[str, Any] = {"s": 18, "c": order, "cmap": shades, "alpha": 0.85, "linewidths": 0, "label": "_trials"}
     dots["rasterized"] = len(done) > pictures.MOST_VECTOR_MARKS
     ring = {"facecolors": "none", "edgecolors": pictures.ORANGE, "label": "_winners"}
-    for axes, parameter in zip(panels, space, strict=False):
+    for axes, parameter in zip(panels, space, strict=True):
         x = find_axis_positions(parameter, done)
         axes.scatter(x, values, **dots)
         axes.scatter(x[won], values[won], s=52, linewidths=1.4, **ring)
         label_parameter(axes, parameter)
         format_share(axes.yaxis, objective)
-    for axes in panels[len(space) :]:
-        axes.set_visible(False)
-    for axes in grid[:, 0]:
+    for axes in panels[::columns]:
         axes.set_ylabel(label)
     return figure
 

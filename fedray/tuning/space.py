@@ -23,7 +23,7 @@ from fedray.core.errors import (
     suggest_nearest,
     warn_user,
 )
-from fedray.core.scores import BY_TIER, cut_split
+from fedray.core.scores import BY_TIER, OOD, cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
 from fedray.scenario import nested
@@ -65,7 +65,7 @@ class ObjectiveKeys:
         within_seconds: A budget of virtual seconds.
     """
 
-    name: str | None = opt.key(None, opt.text)
+    name: str = opt.key(opt.REQUIRED, opt.text)
     direction: str | None = opt.key(None, opt.maybe(opt.one_of("maximize", "minimize")))
     target: float | None = opt.key(None, opt.maybe(opt.real("(-inf, inf)")))
     within_bytes: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
@@ -137,14 +137,9 @@ def read_objective(path: str, given: Any) -> SweepObjective:
         'round'
     """
     entry: Any = {"name": given} if isinstance(given, str) else given
-    if not isinstance(entry, Mapping):
-        raise BadInput(
-            f"{path} = {quote_value(given)} is not an objective: write a name such as accuracy, or {{name: ...}}"
-        )
-    keys = vars(make_section(opt.Section(ObjectiveKeys, what="an objective"), entry, (path,)))
+    section = opt.Section(ObjectiveKeys, example={"name": "accuracy"}, what="an objective")
+    keys = vars(make_section(section, entry, (path,)))
     entry = {key: value for key, value in keys.items() if value is not None}
-    if "name" not in entry:
-        raise BadInput(f"{path}.name is missing: give it a value such as accuracy")
     name = entry["name"]
     prefix = next((p for p in REACH if name.startswith(p)), "")
     inner = name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
@@ -313,7 +308,7 @@ def list_idle_keys(keys: Sequence[str], objectives: Sequence[SweepObjective], en
 # ---------------------------------------------------------------------------------------------------------------------
 # A parameter of a search space, which is one or more scenario keys with the values to try.
 
-MOST_POINTS = 100_000  # values of a grid
+MOST_POINTS = 100_000  # combinations of values in a grid
 Values = Mapping[str, Any]  # parameter -> value, as Optuna stores it
 
 
@@ -397,10 +392,6 @@ class Parameter:
         if self.step is None and self.kind == "float":
             raise BadInput(f"space.{self.key} has no step, which a grid needs: give it step or points")
         step = self.step or 1
-        if not (self.high - self.low) / step < MOST_POINTS:
-            raise BadInput(
-                f"space.{self.key} has {(self.high - self.low) / step:.3g} steps, {MOST_POINTS} at most: give points"
-            )
         return [self._typed(self.low + i * step) for i in range(int((self.high - self.low) / step + 1e-9) + 1)]
 
     def suggest(self, trial: Trial) -> Any:
@@ -451,9 +442,9 @@ class RangeKeys:
         when: The conditions of the parameter. They are read before the other keys.
     """
 
-    type: str | None = opt.key(None, opt.one_of("int", "float", "categorical"))
-    low: float | None = opt.key(None, opt.real("(-inf, inf)"))
-    high: float | None = opt.key(None, opt.real("(-inf, inf)"))
+    type: str = opt.key(opt.REQUIRED, opt.one_of("int", "float", "categorical"))
+    low: float = opt.key(opt.REQUIRED, opt.real("(-inf, inf)"))
+    high: float = opt.key(opt.REQUIRED, opt.real("(-inf, inf)"))
     step: float | None = opt.key(None, opt.maybe(opt.real("(0, inf)")))
     log: bool = opt.key(False, opt.flag)
     points: int | None = opt.key(None, opt.maybe(opt.whole(2, 1000)))
@@ -480,8 +471,6 @@ def read_space(given: Any) -> tuple[Parameter, ...]:
     for name, entry in given.items():
         keys = [key.strip() for key in str(name).split(",")]
         for place, key in enumerate(keys):
-            if not key:
-                raise BadInput(f"space.{name} names no key beside a comma: write the keys as in local.lr, local.epochs")
             banned = next((FORBIDDEN[name] for name in FORBIDDEN if f"{key}.".startswith(f"{name}.")), "")
             if banned or is_free(key):
                 raise BadInput(f"space.{key} cannot be searched ({banned or 'it changes no result'}): drop it")
@@ -550,9 +539,6 @@ def _choices(path: str, given: Any) -> tuple[Any, ...]:
 
 def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Parameter:
     found = make_section(opt.Section(RangeKeys, what="a range"), given, (path,))
-    for name in ("type", "low", "high"):
-        if vars(found)[name] is None:
-            raise BadInput(f"{path}.{name} is missing: a range has type (int or float), low and high")
     kind, low, high, step = found.type, found.low, found.high, found.step
     log, points = found.log, found.points
     if points is not None and step is not None:
@@ -689,7 +675,6 @@ PERSONAL_TARGETS = tuple(
     f"personal_{name}" for name in ("rmse", "rmse_p90", "rmse_worst", "nll", "coverage_95", "width_95")
 )
 SETS = ("conformal_coverage", "conformal_coverage_clients", "conformal_coverage_client_worst")  # with predict.conformal
-OOD = ("ood_auroc", "ood_auroc_knowledge", "ood_fpr95", "ood_entropy")  # with evaluate.ood
 CLASS_SETS = (*SETS, "conformal_coverage_class_worst", "conformal_size", "conformal_size_clients")
 TARGET_SETS = (*SETS, "conformal_width", "conformal_width_clients")
 

@@ -13,7 +13,7 @@ Example:
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -261,12 +261,8 @@ def warn_of_missing_noise(sweep: Sweep) -> None:
 
 def _list_searched_keys(parameter: Parameter) -> list[str]:
     """Lists the keys that a parameter sets. There are several for a whole section, or for keys that change together."""
-    if len(parameter.keys) > 1:
-        choices = [space.to_overrides([parameter], {parameter.key: label}) for label in parameter.labels]
-        return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
-    sections = [flatten({parameter.column: choice}) for choice in parameter.choices if isinstance(choice, Mapping)]
-    plain = len(sections) < max(1, len(parameter.choices))
-    return [*([parameter.column] if plain else []), *(key for section in sections for key in section)]
+    choices = (space.to_overrides([parameter], {parameter.key: end}) for end in parameter.ends())
+    return list(dict.fromkeys(key for choice in choices for key in flatten(expand(choice))))
 
 
 def _refuse_idle(sweep: Sweep) -> None:
@@ -373,7 +369,7 @@ class SweepKeys:
 
     name: str | None = opt.key(None, opt.maybe(opt.label))
     scenario: Any = opt.key(None, anything)
-    overrides: Any = opt.key(None, anything)
+    overrides: dict[str, Any] = field(default_factory=dict)
     space: Any = opt.key(None, anything)
     objectives: Any = opt.key(None, anything)
     sampler: SamplerKeys = opt.section(SamplerKeys, example={"name": "tpe"}, what="sampler")
@@ -446,11 +442,8 @@ def _base(given: SweepKeys, folder: Path, imports: bool) -> Tree:
             f"scenario = {quote_value(wanted)} is not a scenario: give a file's path, relative to the sweep, "
             "or its keys"
         )
-    own = given.overrides or {}
-    if not isinstance(own, Mapping):
-        raise BadInput(f"overrides = {quote_value(own)} is not a mapping: write {{rounds: 20}}")
     keys = spell_imports(spell_sections(to_plain_values(wanted)), folder)
-    changes = expand(spell_sections(to_plain_values(own)))
+    changes = expand(spell_sections(given.overrides))
     if imports:
         import_first(keys)
     tree = merge_keys(merge_keys({"data": {"hold_out": HOLD_OUT}}, keys), changes)

@@ -18,7 +18,7 @@ from fedray.evaluation.evaluate import list_scored_tiers
 from fedray.experiments.live import is_in_notebook
 from fedray.experiments.results import Run
 from fedray.files import plain
-from fedray.files.run_files import RESTORE, make_damaged_error, read_parquet_file, read_sealed, table_schema
+from fedray.files.run_files import RESTORE, read_parquet_file, read_sealed, table_schema
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending
 from fedray.runtime.environment import find_address, prepare_process, refuse_unused_wait
@@ -254,7 +254,7 @@ def _write_text(state: search.SearchState, trial: FrozenTrial, *, first: bool = 
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs a sweep from its file to its directory, as `fedray tune` does.
 
-CHANGEABLE = {"trials", "jobs", "trial", "together"}  # may change on resuming; "together": old sweeps
+CHANGEABLE = {"trials", "jobs", "trial"}  # may change on resuming
 
 
 def run_sweep(
@@ -432,12 +432,8 @@ class SweepResult:
         sweep = nested.read_mapping(path / directory.COPY)[1]
         self._objectives, space = read_objectives(sweep.get("objectives")), read_space(sweep.get("space"))
         self._table = read_parquet_file(path / TRIALS_FILE).sort_by("number")
-        try:
-            self._trials = [
-                _read_trial(path, row, modules, space, sweep["scenario"]) for row in self._table.to_pylist()
-            ]
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise make_damaged_error(path / TRIALS_FILE, f"{type(error).__name__}: {error}") from None
+        rows, base = self._table.to_pylist(), sweep["scenario"]
+        self._trials = [_read_trial(path, row, modules, space, base) for row in rows]
 
     @classmethod
     def from_path(cls, path: str | Path, *, modules: tuple[str, ...] = ()) -> "SweepResult":

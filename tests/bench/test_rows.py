@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pkgutil import resolve_name
+
 import more_rows
 import pytest
 import torch
 
 from fedray.assembly.registry import UserObjects
 from fedray.bench import works
-from fedray.bench.rows import ROWS, BenchResult, find_function, format_row, run_benchmark
+from fedray.bench.rows import ROWS, BenchResult, format_row, run_benchmark
 from fedray.bench.works import count_flops, measure_weight_difference
 from fedray.core.errors import BadInput
 
@@ -40,7 +42,7 @@ def test_flops_of_a_round_count_products_forward_and_backward() -> None:
 
 
 def test_every_row_has_its_function_and_unknown_rows_are_refused() -> None:
-    assert all(map(callable, map(find_function, (ROWS | more_rows.ROWS).values())))
+    assert all(map(callable, map(resolve_name, (ROWS | more_rows.ROWS).values())))
     with pytest.raises(BadInput, match="no such row: choose among thousand"):
         run_benchmark(["nothing"], True, print)
 

@@ -368,7 +368,8 @@ def test_runs_on_other_data_were_compared_in_pairs_without_a_note(arrays: tuple[
     assert not any("rows" in note for note in fedray.compare(fedbe).notes)
     assert any("method.server_data (fedavg not set, fedbe 0.1)" in n for n in fedray.compare([run, fedbe[0]]).notes)
     known = {"data": {"training inputs": "12"}}  # the same rows in another form
-    forms = [ReadRun(n, {"data": n}, "", {}, {}, {}, None, None, {}, identity=known) for n in ("arrays", "table")]
+    keys = [{"data": {"name": name}} for name in ("arrays", "table")]
+    forms = [ReadRun("", each, "", {}, {}, {}, None, None, {}, identity=known) for each in keys]
     assert compare.list_data_notes(forms) == []
 
 
