@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from fedray.assembly import distillation, features
 from fedray.assembly.clients import expect_seconds, invited_per_tier, keep_losses, make_participation, measure_sizes
-from fedray.assembly.models import make_architectures, make_network
+from fedray.assembly.models import make_architectures, make_network, refuse_outputs
 from fedray.assembly.own_methods import confirm_code_is_read, guard_method
 from fedray.assembly.pieces import add_own_code, make_compression
 from fedray.assembly.registry import UserObjects, find_own, name_own_method, spec_of
@@ -107,7 +107,8 @@ def add_stack(scenario: Scenario, data: Dataset, own: UserObjects, setting: Sett
     make = partial(make_network, data=data, own=UserObjects() if named else own, worlds=len(setting.seeds))
     spec, number = method_spec_of(scenario.method.name), setting.clients.number
     if not spec.parts:  # several architectures
-        return replace(setting, stack=make_architectures(scenario, setting.clients, make))
+        stack = make_architectures(scenario, setting.clients, make)
+        return replace(setting, stack=stack, outputs=refuse_outputs)
     if spec.models != "clients":
         return replace(setting, stack=features.make_stack(scenario, data.classes, number, make))
     assert spec.stack is not None

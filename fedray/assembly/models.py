@@ -514,6 +514,14 @@ def make_architectures(scenario: Scenario, clients: Clients, network: Callable[[
     return Stack(tuple(bases), meta=None, rounds=scenario.rounds)
 
 
+def refuse_outputs(_models: Tensor, _inputs: Tensor) -> Tensor:
+    """Raises `BadInput`. This function takes the place of `Setting.outputs` if there are several networks."""
+    raise BadInput(
+        "setting.outputs asks one network, but method.networks has several: call "
+        "fedray.models.net.compute_raw_outputs(base.net, models, inputs) with a base of setting.stack.bases"
+    )
+
+
 def _choose_members(clients: Clients, i: int, number: int, tier: int | None) -> Members:
     """Returns a function that takes client ids and returns whether each client trains network i.
 
