@@ -153,7 +153,7 @@ def test_a_lost_or_damaged_identity_let_another_scenario_go_on(plain: fedray.Run
     (half / "scenario.yaml").write_text("[1]")
     assert f"{half / 'scenario.yaml'} is damaged" in line_of(fedray.resume, half)
     (half / "scenario.yaml").write_text(kept)
-    (half / "identity.json").write_text('{"scenario": 3}')
+    (half / "identity.json").write_text('{"scenario": {')
     assert "identity.json is damaged" in line_of(fedray.resume, half)
     (half / "identity.json").unlink()
     for read in (fedray.resume, study_of, read_run):
