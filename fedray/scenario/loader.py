@@ -191,7 +191,7 @@ def _tree(source: Mapping[str, Any] | str | Path) -> Tree:
         )
     if not isinstance(source, Mapping) and tree.keys() >= _SWEEP:
         raise BadInput(f"{quote_value(str(source), 200)[1:-1]} is a sweep file: use `fedray tune`")
-    return spell_imports(spell_sections(to_plain_values(tree)), folder)
+    return _drop_gone(spell_imports(spell_sections(to_plain_values(tree)), folder))
 
 
 def list_given(source: Mapping[str, Any] | str | Path) -> dict[str, Any]:
@@ -250,6 +250,19 @@ def import_first(source: Mapping[str, Any] | str | Path, modules: Sequence[str] 
     own = [name for name in (named if isinstance(named, list | tuple) else ()) if name not in modules]
     import_modules(own, "import =")
     return (*modules, *own)
+
+
+def _drop_gone(tree: Tree) -> Tree:
+    """Returns the keys without `predict.conformal.relative_error`.
+
+    Older resolved scenarios have this key, which has no effect any more.
+    """
+    predict = tree.get("predict")
+    keys = predict.get("conformal") if isinstance(predict, Mapping) else None
+    if isinstance(keys, Mapping) and keys.get("relative_error") == 0.01 and keys.get("quantile") in ("exact", "qq"):
+        kept = {key: value for key, value in keys.items() if key != "relative_error"}
+        return {**tree, "predict": {**tree["predict"], "conformal": kept}}
+    return tree
 
 
 def _overrides(overrides: Overrides) -> Tree:

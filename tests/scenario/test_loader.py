@@ -269,6 +269,17 @@ def test_a_name_alone_is_its_section_wherever_it_is_written(short: dict[str, Any
     assert cell == wanted
 
 
+def test_a_resolved_scenario_of_before_has_a_key_of_a_quantile_that_is_gone() -> None:
+    """Runs of before are opened; what was trained with the quantile itself is refused in one line."""
+    now = read_scenario({"data": {"hold_out": 0.2}, "predict": {"conformal": {}}})
+    before = to_plain(now)
+    before["predict"]["conformal"]["relative_error"] = 0.01
+    assert read_scenario(before) == now
+    before["predict"]["conformal"]["quantile"] = "sketch"
+    with pytest.raises(BadInput, match=r"predict\.conformal\..*"):
+        read_scenario(before)
+
+
 # -- YAML of somebody else: whatever it holds, it is a value or one line
 
 
