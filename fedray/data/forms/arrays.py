@@ -144,7 +144,7 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
     `fedray.data.types` converts inputs to float32 later, when all samples are known.
 
     Raises:
-        BadInput: The inputs are not numbers.
+        BadInput: The inputs are not numbers, or are too large for float32.
 
     Example:
         >>> as_inputs(as_array([1, 2], "x"), "x").tolist()
@@ -168,6 +168,9 @@ def as_inputs(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.ndim == 4:
         x = _order_channels(x)
     if x.dtype.kind == "f" and x.dtype != np.float32:
+        most = float(np.nanmax(np.abs(np.where(np.isfinite(x), x, 0)), initial=0.0)) if x.dtype.itemsize > 4 else 0.0
+        if most > MOST_FLOAT32:
+            raise BadInput(f"{where} has numbers beyond what float32 holds ({most:.3g}): scale them down")
         x = x.astype(np.float32 if x.dtype.itemsize < 4 else np.float64, copy=False)
     return x
 
