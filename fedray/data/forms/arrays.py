@@ -320,6 +320,7 @@ def refuse_rows(wrong: NDArray[Any], where: str, what: str, remedy: str, kind: s
 Numbered = tuple[list[NDArray[Any]], tuple[str, ...], tuple[str, ...]]  # (classes of each part, class names, remarks)
 FEW_CLASSES = 20  # if there are more different integers, they may be quantities
 MOST_RARE = 10  # many different floating-point numbers are no classes if each has at most so many samples on average
+MOST_CLASSES = 1000  # more different labels are classes only if their number is at most half the number of samples
 
 
 class Labels(NamedTuple):
@@ -496,6 +497,10 @@ def _number(parts: list[NDArray[Any]], names: Sequence[str]) -> Numbered:
     different = np.unique(np.concatenate([np.unique(part) for part in parts]))
     is_number = parts[0].dtype.kind in "iu"
     known = [str(value) for value in different.tolist()]
+    if len(different) > MOST_CLASSES and len(different) > len(parts[0]) / 2:
+        what = "whole numbers" if is_number else "texts"
+        remedy = "write data.task: regression" if is_number else "choose another target"
+        raise BadInput(f"data: the labels are {len(different)} different {what} in {len(parts[0])} rows: {remedy}")
     if names:
         return _match(parts, different, tuple(map(str, names)))
     if is_number and different[0] == 0 and different[-1] == len(different) - 1:
