@@ -30,7 +30,7 @@ from fedray.core.method import FORWARD, Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, IntArray, Net
 from fedray.data.shards import read_clients
 from fedray.models.net import factor_fisher, per_sample
-from fedray.training.client_code import watching_features
+from fedray.training.client_code import read_features, watching_features
 from fedray.training.update import Site, Update
 
 MAPPED_NUMBERS = 8 << 20  # total length of the gradients that are computed at a time: 32 MB of float32
@@ -146,7 +146,7 @@ class ClientSums(Measure):
                 for x, y in _read_rows(site, client, world, np.arange(sizes[j])):
                     inputs = site.to_device(x)
                     outputs = functional_call(net.module, named, (inputs,))
-                    seen = SeenRows(inputs, watched.pop().flatten(1), outputs, site.to_device(y))
+                    seen = SeenRows(inputs, read_features(net, watched), outputs, site.to_device(y))
                     found = self.function(seen)
                     if getattr(found, "shape", None) != (self.numbers,):
                         raise BadInput(f"ClientSums: its function must return a tensor of {self.numbers:,} numbers")

@@ -88,11 +88,16 @@ class Gradients(NamedTuple):
     samples: SampleGradients
 
 
+def last_layer(layout: Layout) -> str:
+    """Returns the name of the last module that owns trainable tensors."""
+    return layout.names[layout.trainable_tensors - 1].rpartition(".")[0]
+
+
 @contextmanager
 def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
     """Returns a context with a list, into which every forward pass writes the inputs of the network's last layer.
 
-    The last layer is the last module that owns trainable tensors. If `wanted` is false, nothing is written.
+    If `wanted` is false, nothing is written.
 
     Example:
         The features of a network are the inputs of its last layer.
@@ -101,7 +106,7 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
         >>> net = build_net("mlp", (2,), 3, "cross_entropy", hidden=[4])
         >>> with watching_features(net, True) as watched:
         ...     _ = net.module(torch.ones(5, 2))
-        ...     watched.pop().shape
+        ...     read_features(net, watched).shape
         torch.Size([5, 4])
     """
     watched: Watched = []
@@ -109,13 +114,24 @@ def watching_features(net: Net, wanted: bool) -> Iterator[Watched]:
     def watch(_module: nn.Module, arguments: tuple[Any, ...]) -> None:
         watched[:] = arguments[:1]
 
-    last = net.layout.names[net.layout.trainable_tensors - 1].rpartition(".")[0]
-    handle = net.module.get_submodule(last).register_forward_pre_hook(watch) if wanted else None
+    handle = net.module.get_submodule(last_layer(net.layout)).register_forward_pre_hook(watch) if wanted else None
     try:
         yield watched
     finally:
         if handle is not None:
             handle.remove()
+
+
+def read_features(net: Net, watched: Watched) -> Tensor:
+    """Returns the f features (inputs of the last layer) of the newest forward pass, `[B, f]`, and empties `watched`.
+
+    Raises:
+        BadInput: The last layer was not called.
+    """
+    if not watched:
+        name = last_layer(net.layout)
+        raise BadInput(f"model.name = {net.name}: its forward does not call the layer {name!r}, so it has no features")
+    return watched.pop().flatten(1)
 
 
 class LaneCode(NamedTuple):
@@ -154,12 +170,12 @@ def compute_loss(code: LaneCode, answer: Callable[[Tensor], Tensor], batch: Lane
     check_outputs(code.net, out, len(batch.x), " in training", heads=loss is not None and method.HEADS in loss.reads)
     if loss is None:
         return (objective(out, batch.y) * batch.weight).sum()
-    features = code.watched.pop().flatten(1) if "features" in loss.reads else None
+    features = read_features(code.net, code.watched) if "features" in loss.reads else None
 
     def see(row: Tensor) -> method.Seen:
         with torch.no_grad():
             seen = code.forward(row.detach(), batch.x)
-        return method.Seen(seen, None if features is None else code.watched.pop().flatten(1))
+        return method.Seen(seen, None if features is None else read_features(code.net, code.watched))
 
     context = method.LossContext(
         objective=objective,
