@@ -17,7 +17,7 @@ from fedray.core.options import MethodSpec
 from fedray.data import store
 from fedray.data.adaptation import adapt, is_plain, names_data, take_data_options
 from fedray.data.deal import OPEN
-from fedray.data.partition import PartitionedData, is_partitioner
+from fedray.data.partition import PartitionedData, is_partitioner, wants_columns
 from fedray.data.shards import StoredShards
 from fedray.data.types import Dataset
 from fedray.methods import Composition
@@ -112,7 +112,7 @@ def register(
 def _list_needed(kind: Kind, thing: Any) -> list[str]:
     """Lists the options of a registered function that have no default. A scenario must set these options."""
     if kind.word == "partition":
-        return ["columns"] if user_code.takes_positional(thing, 4, ("columns",)) else []
+        return ["columns"] if wants_columns(thing) else []
     if kind.word not in ("model", "data") or not callable(thing):
         return []
     try:

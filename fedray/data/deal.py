@@ -23,7 +23,6 @@ from fedray.data.synthetic import GeneratedShards
 from fedray.data.types import Array, Dataset, Moments, Split, column_moments, pixel_moments
 from fedray.files.plain import expand_user_path
 from fedray.files.run_files import read_parquet_file
-from fedray.own_code.user_code import takes_positional
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The partition file is a Parquet file with the client that holds each training sample. Runs write such a file, and a
@@ -553,7 +552,7 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
         table |= data.columns if group is None else {"group": group, **data.columns}
         return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in table.items()}, clients)
     if own is not None:
-        wanted = takes_positional(own, 4, ("columns",))
+        wanted = partition.wants_columns(own)
 
         def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
             columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None

@@ -660,6 +660,15 @@ def deal_by_function(
     return cut_of_parts(parts, len(labels), where)
 
 
+def wants_columns(function: Callable[..., Any]) -> bool:
+    """Returns whether a function has a keyword-only argument `columns`."""
+    try:
+        found = inspect.signature(function).parameters.get("columns")
+    except (TypeError, ValueError):  # the function has no signature
+        return False
+    return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
+
+
 def cut_of_parts(parts: Sequence[Array], rows: int, where: str) -> ClientRows:
     """Returns the `ClientRows` in which client i holds the samples with the indices `parts[i]`.
 
@@ -732,9 +741,11 @@ def deal_by_flower(partitioner: Any, columns: Mapping[str, Array], clients: int 
     import datasets
 
     name = type(partitioner).__name__
+    if partitioner.is_dataset_assigned():
+        raise BadInput(f"data.partition = {name}: it has a data set already: give a fresh one, without rows")
     own, rows = copy.deepcopy(partitioner), len(next(iter(columns.values())))
+    own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
     try:
-        own.dataset = datasets.Dataset.from_dict({**columns, ROW: np.arange(rows)})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they warn of repeated draws; if draws fail, there is an error anyway
             number = own.num_partitions
