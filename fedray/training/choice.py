@@ -262,6 +262,9 @@ def _find_obstacle(net: Net, device: str) -> str | None:
     """Returns why `torch.func.vmap` cannot or should not train a network. None means that there is no such reason."""
     if net.layout.counters or net.layout.trainable < net.layout.d:
         kept = (*net.layout.names[net.layout.trainable_tensors :], *net.layout.counters)
+        read = [net.module.get_submodule(name.rpartition(".")[0]) for name in kept]
+        if any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in read):
+            return "it keeps buffers (BatchNorm's running statistics, say)"
         return f"it keeps the buffer {kept[0]}; a constant of persistent=False is not sent, nor in the way of lanes"
     for part in net.module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
