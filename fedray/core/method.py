@@ -324,8 +324,8 @@ class Piece:
     sends the difference.
 
     Attributes:
-        takes: Names of the user's functions that take and return vectors of jobs, `[W, d]`. A user's method calls them
-            with checks.
+        takes: Names of the user's functions that take and return vectors of jobs, `[W, d]`. In a user's method their
+            results are checked.
     """
 
     takes: ClassVar[tuple[str, ...]] = ()

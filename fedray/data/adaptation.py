@@ -137,6 +137,8 @@ def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
 
 def _read_clients(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """Reads a mapping from the name of each client to its data. Joins the data of all clients."""
+    if not things:
+        raise BadInput("data: there is no client in the mapping: give {client: data}")
     found: dict[str, tuple[Any, Form]] = {}
     for client, thing in things.items():
         try:

@@ -251,6 +251,8 @@ def _unnest(chunk: Any, column: str) -> Array:
             raise BadInput(f"data.input: column {column} has lists of several lengths, or none: pad them")
         shape.append(lengths[0] if lengths else 0)
         chunk = chunk.flatten()
+    if pa.types.is_string(chunk.type):
+        raise BadInput(f"data.input: column {column} holds lists of text: name numbers, or join the text")
     return np.asarray(chunk.to_numpy(zero_copy_only=False)).reshape(shape)
 
 
