@@ -135,6 +135,7 @@ def cut_network(
 # failures (`graph.failures`) has the columns `first` and `last` (the first and last step, from 0) and `node`. If only
 # one edge of the node fails, the row also has a `neighbour`.
 
+MOST_EDGES = 200_000  # networkx uses about a kilobyte per edge
 TRIES = 100  # most draws of a random graph until it is connected
 DRAWN = ("erdos_renyi", "watts_strogatz")  # random graphs, which each replicate draws
 
@@ -191,8 +192,13 @@ def make_graph(keys: GraphKeys, nodes: int, seed: int) -> Graph:
         if not nx.is_connected(graph):
             raise BadInput(f"graph.edges = {keys.edges}: the graph is not connected: add edges")
         return _list_neighbors(graph)
-    if nodes < 2:
-        raise BadInput(f"clients.number = {nodes}: a walk needs a neighbor: give 2 at least")
+    each = {"complete": nodes - 1, "erdos_renyi": _probability(keys, nodes) * (nodes - 1)}
+    edges = nodes * each.get(keys.kind, keys.neighbours if keys.kind == "watts_strogatz" else 4) / 2
+    if nodes < 2 or edges > MOST_EDGES:
+        raise BadInput(
+            f"clients.number = {nodes}: a {keys.kind} graph has about {edges:.2g} edges, 1 to {MOST_EDGES:.0e} are "
+            "possible: change it, or choose another graph.kind"
+        )
     for attempt in range(TRIES if keys.kind in DRAWN else 1):
         drawn = _make_with_networkx(keys, nodes, int(rng.keys(seed, "graph", attempt)) & 0xFFFFFFFF)
         if nx.is_connected(drawn):
