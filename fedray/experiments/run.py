@@ -373,11 +373,7 @@ def run_scenario(
             raise
     warn_of_losses(summary)
     if scenario.report:
-        log.info("drawing the report")
-        current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
-        from fedray.report.page import write_report  # matplotlib is slow to import
-
-        write_report([out], out / "report.html")
+        _draw_report(out)
     return summary
 
 
@@ -401,6 +397,18 @@ def _choose_runtime(
     if scenario.runtime == "auto":
         log.info("training %s (%s)", "on Ray" if chosen.name == "ray" else "in this process", chosen.why)
     return chosen, None if chosen.name == "ray" else study
+
+
+def _draw_report(out: Path) -> None:
+    """Writes the page `report.html` of a complete run."""
+    log.info("drawing the report")
+    current_ending().advise(f"the run is complete, and `fedray report {quote(str(out))}` draws its page")
+    from fedray.report.page import write_report  # matplotlib is slow to import
+
+    try:
+        write_report([out], out / "report.html")
+    except FedrayError as error:
+        raise FedrayError(f"the run is complete, but not its report: {error}") from None
 
 
 def resume_run(
