@@ -256,7 +256,7 @@ def table_command(
 
 @click.command(name="tune")
 @click.argument("sweep", shell_complete=run.complete_file)
-@click.option("--trials", type=click.IntRange(1), help="How many trials in all (default: as SWEEP says).")
+@click.option("--trials", type=int, help="How many trials in all (default: as SWEEP says).")
 @click.option("--out", **run.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")

@@ -560,6 +560,9 @@ WORDS = {state: word for word, state in STATES.items()}
 def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[dict[str, Any]] | None]:
     """Returns the planned number of trials, and the points of a grid (None for other samplers).
 
+    Raises:
+        BadInput: Fewer than one trial is requested.
+
     Example:
         >>> from fedray.tuning.sweep import read_sweep
         >>> keys = {"data": {"name": "digits"}, "clients": {"number": 4}}
@@ -567,6 +570,8 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
         >>> count_planned_trials(read_sweep(grid), trials=None)
         (2, [{'local.lr': 0.1}, {'local.lr': 0.3}])
     """
+    if trials is not None and trials < 1:
+        raise BadInput(f"--trials = {trials}: give at least 1")
     points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
     wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
     return (wanted if points is None else min(wanted, len(points))), points
