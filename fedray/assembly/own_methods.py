@@ -129,6 +129,8 @@ def check_counts(found: Any, jobs: int, what: str) -> str | None:
 
 def check_pair(found: Any, jobs: int, first: str, second: str) -> str | None:
     """Returns what is wrong with a pair of arrays (such as steps and samples of jobs), or None if nothing is wrong."""
+    if len(found) != 2:
+        return f"{len(found)} values: return a pair, the {first} and the {second} of each job"
     return check_counts(found[0], jobs, first) or check_counts(found[1], jobs, second)
 
 

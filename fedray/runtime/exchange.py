@@ -8,6 +8,7 @@ runtime.
 
 import copy
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -231,6 +232,15 @@ def limit_seconds(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+
+
+def check_limit(seconds: float | None) -> None:
+    """Raises an error if a time limit is set outside the main thread, where a limit has no effect."""
+    if seconds is not None and threading.current_thread() is not threading.main_thread():
+        raise BadInput(
+            f"client_timeout = {seconds:g} is kept by the main thread only, and this is another one: run it there, "
+            "with runtime: ray, or leave client_timeout out"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

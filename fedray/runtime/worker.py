@@ -132,6 +132,7 @@ class Worker:
             Sums over the jobs' uploads, for the server's step. Also the jobs' losses, `[J]`, in the order of the plan,
             and the tracebacks of the jobs that failed.
         """
+        exchange.check_limit(self.study.client_timeout)
         if self.parts is not None:
             return self.parts.train(t, jobs, state)
         plan, size, steps, flight, _ = jobs

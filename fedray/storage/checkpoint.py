@@ -237,10 +237,10 @@ def load_study_checkpoint(
 # ---------------------------------------------------------------------------------------------------------------------
 # The repair of a damaged run directory by `fedray resume`, which sets damaged files aside and makes them again.
 #
-# Nothing is deleted. If a file is missing, truncated or changed, it is moved to `set-aside/1` (or 2, 3 ...) of the run
-# directory, together with all later files that depend on it. The run continues from the newest undamaged checkpoint
-# whose tables are undamaged, too, or from its first round. If a file cannot be read for a different reason, such as its
-# permissions, `fedray resume` ends with an error of one line.
+# Nothing is deleted. If a checkpoint or a part of a table is truncated or changed, it is moved to `set-aside/1` (or 2,
+# 3 ...) of the run directory, together with all later files that depend on it. The run continues from the newest
+# undamaged checkpoint whose tables are undamaged, too, or from its first round. If a file cannot be read for a
+# different reason, such as its permissions, `fedray resume` ends with an error of one line.
 
 SET_ASIDE = "set-aside"
 CHECKPOINTS = "checkpoints"

@@ -120,7 +120,7 @@ def test_options_are_those_of_the_functions_they_are_for() -> None:
     for name, dealt in PARTITION_SPECS.items():
         if name not in deal.OPEN:
             law = keywords(partition.LAWS[name], 2) if name in partition.LAWS else {}
-            known = {*keywords(partition.PARTITIONS[name], 3), *law, "column"}
+            known = {*keywords(partition.PARTITIONS[name], 3), *law, *["column"] * (name in partition.BY_COLUMN)}
             assert known - {"column", "skew"} <= dealt.options.keys() - CLIENT_KINDS.keys() <= known, name
     assert CLIENT_KINDS.keys() == {*shifts.LabelNoise._fields, *shifts.Shifts._fields}
     for name, data in DATA_SPECS.items():

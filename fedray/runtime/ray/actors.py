@@ -344,7 +344,9 @@ class ClientActors:
                 except GetTimeoutError:
                     self._check_nodes()
                     if time.monotonic() - began > cluster.PATIENCE:
-                        raise explain_silence(a) from None
+                        raise FedrayError(
+                            f"waited {cluster.PATIENCE:g} s for {who}; {cluster.describe_cluster()}"
+                        ) from None
                 except cluster.GONE as error:  # Ray restarts the actor
                     cluster.raise_if_refused(error, who)
                     self._check_nodes()  # calls of an actor on a lost node may fail at once, again and again
