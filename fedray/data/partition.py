@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from fedray.core.errors import BadInput, quote_value, suggest_nearest
+from fedray.core.errors import BadInput, suggest_nearest
 from fedray.core.types import BoolArray, FloatArray, IntArray, round_to_sum
 from fedray.data.types import Array, Dataset
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
-from fedray.own_code.user_code import describe_exception, name_callable
+from fedray.own_code.user_code import describe_exception, name_callable, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The result of a partition, and the samples that are taken from clients for the server and for validation.
@@ -651,12 +651,15 @@ def deal_by_function(
     if not declares:
         refuse_unread("data.partition", name_callable(function), recorded)
     parts = [np.asarray(rows) for rows in found] if isinstance(found, Sequence | np.ndarray) else []
-    whole = all(rows.ndim == 1 and (rows.dtype.kind in "iu" or not len(rows)) for rows in parts)
-    if len(parts) != clients or not whole or any(((rows < 0) | (rows >= len(labels))).any() for rows in parts):
-        raise BadInput(
-            f"{where}: it returned {quote_value(found)}: return a list of {clients} arrays, each with numbers of rows "
-            f"from 0 to {len(labels) - 1}"
-        )
+    wanted = f"return a list of {clients} arrays, each with numbers of rows from 0 to {len(labels) - 1}"
+    if len(parts) != clients:
+        number = f" of {len(parts)}" if parts else ""
+        raise BadInput(f"{where}: it returned {name_type(found)}{number}: {wanted}")
+    for client, rows in enumerate(parts):
+        if rows.ndim != 1 or (len(rows) and rows.dtype.kind not in "iu"):
+            raise BadInput(f"{where}: client {client} gets {rows.dtype} of shape {list(rows.shape)}: {wanted}")
+        if len(outside := rows[(rows < 0) | (rows >= len(labels))]):
+            raise BadInput(f"{where}: client {client} gets row {outside[0]}: {wanted}")
     return cut_of_parts(parts, len(labels), where)
 
 
