@@ -110,7 +110,9 @@ class RecordedStep:
         if not self._inputs:
             self._inputs = tuple(part.clone() for part in given)
             self._graph = self._record()
-        if self._graph is None:
+        if self._graph is None or any(
+            part.shape != own.shape or part.dtype != own.dtype for own, part in zip(self._inputs, given, strict=True)
+        ):
             self._step(*given, alike)
             return
         for own, part in zip(self._inputs, given, strict=True):
