@@ -294,7 +294,9 @@ def make_stack(scenario: Scenario, classes: int, clients: int, network: Callable
     """
     keys, within = scenario.method.options, scenario.method.options["folds"] == "within"
     if not within and clients < 2:
-        raise BadInput("method.folds = client leaves out the only client: raise clients.number, or set it to within")
+        raise BadInput(
+            "method.folds = client leaves out the only client: raise clients.number, or write method.folds: within"
+        )
     models = scenario.method.models
     folds = keys["fold_number"] if within else clients
     classifiers = [_classifier(_model_keys(base), classes) for base in keys["bases"]]
