@@ -121,18 +121,18 @@ def find_odds(loss: FloatArray) -> FloatArray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The memory of a client selection. It holds the last loss of every client, the round of this loss, and Oort's pace. The
-# pace is the percentile of the clients' durations that gives the preferred duration of a round.
+# The memory of a client selection. It holds the last loss of every client, the last round in which it took part, and
+# Oort's pace. The pace is the percentile of the clients' durations that gives the preferred duration of a round.
 
 WINDOW = 20  # rounds (Oort, section 7.1)
 FIRST_PACE, PACE_STEP = 30.0, 10.0  # percent, as in the code of Oort's authors
 
 
 def read_memory(state: State | None, world: int, number: int) -> tuple[FloatArray, IntArray, float]:
-    """Reads tensors of `remember_clients`. Returns each client's last loss, the round of this loss, and Oort's pace.
+    """Reads tensors of `remember_clients`. Returns each client's last loss, its last round, and Oort's pace.
 
     Losses and rounds (from 1) are `[N]`. `number` is N, the number of clients. The pace is a percentile of the clients'
-    durations. If the state is None or lacks these tensors, the result says that no client has trained.
+    durations. If the state is None or lacks these tensors, the result says that no client has taken part.
 
     Example:
         >>> read_memory(None, world=0, number=2)
@@ -148,9 +148,9 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
     """Returns the method with three more tensors in its state, for rules that choose clients by loss or speed.
 
     There are R worlds and N clients. `client_loss` `[R, N]` holds the last loss of each client. `client_round` `[R, N]`
-    holds the round of this loss, from 1. `pace` `[R, 41]` holds Oort's percentile of durations, followed by the
-    utilities of the last 40 rounds (two windows of 20 rounds). The function `sizes` takes a world and returns each
-    client's number of training samples.
+    holds the last round in which the client took part, from 1. `pace` `[R, 41]` holds Oort's percentile of durations,
+    followed by the utilities of the last 40 rounds (two windows of 20 rounds). The function `sizes` takes a world and
+    returns each client's number of training samples.
     """
     pace = torch.zeros((worlds, 1 + 2 * WINDOW), dtype=torch.float64)
     pace[:, 0] = FIRST_PACE
@@ -159,31 +159,44 @@ def remember_clients(method: Method, worlds: int, clients: int, sizes: Callable[
         "client_round": lambda: torch.zeros((worlds, clients), dtype=torch.int64),
         "pace": pace.clone,
     }
-    return keep_in_state(method, first, partial(write_memory, sizes=sizes, window=WINDOW))
+    write = partial(write_memory, plan_of=method.phase.schedule, sizes=sizes, window=WINDOW)
+    return keep_in_state(method, first, write)
 
 
 def write_memory(
-    t: int, state: State, plan: Plan, loss: FloatArray, *, sizes: Callable[[int], IntArray], window: int
+    t: int,
+    state: State,
+    plan: Plan,
+    loss: FloatArray,
+    *,
+    plan_of: Schedule,
+    sizes: Callable[[int], IntArray],
+    window: int,
 ) -> State:
     """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
 
-    The pace is a percentile of the clients' durations.
+    The pace is a percentile of the clients' durations. A participant whose upload was not used keeps its last loss. If
+    it has none, it gets the mean loss of the round.
 
     Args:
         t: The round, from 0.
         state: The state, with the memory of `remember_clients`.
-        plan: The J jobs of the round.
+        plan: The J jobs of the round whose uploads the server has used.
         loss: Mean training loss of each job, `[J]`.
+        plan_of: The function that takes a round and the state at its beginning, and returns the jobs of the round.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
         window: Number of rounds after which the pace may change.
     """
     done = t + 1
     losses, last, pace = (state.extra[name].clone() for name in ("client_loss", "client_round", "pace"))
+    planned = plan_of(t, state)  # the memory is still that of the round's beginning
     for world in np.unique(plan.world).tolist():
         own = plan.world == world
         client, index = np.unique(plan.client[own], return_inverse=True)
         mean = np.bincount(index, loss[own]) / np.bincount(index)
-        losses[world, client], last[world, client] = torch.from_numpy(mean).float(), done
+        missed = np.setdiff1d(planned.client[planned.world == world], client)
+        losses[world, missed] = losses[world, missed].nan_to_num(nan=float(mean.mean()))
+        losses[world, client], last[world, client], last[world, missed] = torch.from_numpy(mean).float(), done, done
         pace[world, 1 + t % (2 * window)] = float((sizes(world)[client] * mean).sum())
         if done % window == 0 and done >= 2 * window:
             half = pace[world, 1:].reshape(2, window).sum(dim=1)

@@ -2,8 +2,8 @@
 
 A rule chooses among the clients of one tier (class of devices), so every tier keeps its share of the participants. The
 rule uses only facts that a server knows. The server knows the number of samples of every client. If the server uses a
-client's upload in a round, it also knows the client's mean training loss in this round, and how long a round of the
-client takes. A *world* is one combination of a seed and a fold.
+client's upload in a round, it also knows the client's mean training loss in this round. If a client has taken part, the
+server knows how long a round of the client takes. A *world* is one combination of a seed and a fold.
 
 Example:
     >>> known = KnownClients(np.arange(4), np.array([1, 1, 1, 1]), np.array([0.1, 2.0, 0.3, 3.0]), np.ones(4, int))
@@ -39,12 +39,14 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss of the client when the server last used its upload, `[n]`. NaN means that the server
-            has used no upload of the client.
-        last: The last round in which the server used an upload of the client, `[n]`. The first round is 1. 0 means that
-            the server has used no upload of the client.
-        seconds: Virtual seconds that a round of the client takes, `[n]`. NaN means that the server does not know this
-            time, because it has used no upload of the client. The field is None if the rule does not use seconds.
+        loss: Mean training loss of the client when the server last used its upload, `[n]`. If the server has used no
+            upload of a participant, its loss is the mean loss of the round. NaN means that the client has not taken
+            part.
+        last: The last round in which the client took part, `[n]`. The first round is 1. 0 means that the client has not
+            taken part.
+        seconds: Virtual seconds in which the client trains one model and sends it without compression, with its link at
+            the start of the run, `[n]`. NaN means that the client has not taken part. The field is None if the rule
+            does not use seconds.
         round: The round that begins, from 1.
         pace: A percentile, 0 to 100 (Oort). A round should not take longer than this percentile of the known seconds.
     """
@@ -91,8 +93,8 @@ def by_examples() -> Rule:
 def power_of_choice(candidates: int | None = None) -> Rule:
     """Returns a rule that draws some candidates, and takes the candidates with the largest known losses.
 
-    Candidates are drawn in proportion to their numbers of samples. Among them, clients that have never trained are
-    taken first. A client's loss is known from its last upload, so candidates compute nothing (the paper's variant
+    Candidates are drawn in proportion to their numbers of samples. Among them, clients that have never taken part
+    are taken first. A client's loss is known from its last upload, so candidates compute nothing (the paper's variant
     rpow-d). `candidates` is the number of candidates, at least the number of participants. None means twice the number
     of participants.
 
@@ -111,16 +113,16 @@ def power_of_choice(candidates: int | None = None) -> Rule:
 def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
     """Returns the rule Oort.
 
-    The rule prefers fast clients with large losses, and also explores clients that have never trained.
+    The rule prefers fast clients with large losses, and also explores clients that have never taken part.
 
-    A trained client i with n_i samples has the utility `u_i = n_i loss_i`. If a loss is negative, which a Gaussian
+    A known client i with n_i samples has the utility `u_i = n_i loss_i`. If a loss is negative, which a Gaussian
     likelihood can be, the smallest loss is first subtracted from all losses. Utilities are clipped at their 95th
     percentile and divided by the largest utility. Then `sqrt(0.1 log(t) / t_i)` is added, where t is the current round,
-    and t_i is the last round in which the server used the client's upload. A round of the client takes `s_i` seconds.
+    and t_i is the last round in which the client took part. A round of the client takes `s_i` seconds.
     If `s_i` is more than the preferred duration T, the sum is multiplied by `(T / s_i)^penalty`. The result is the
     client's score.
 
-    A fraction `max(0.2, exploration 0.98^t)` of the participants are clients that have never trained. They are drawn
+    A fraction `max(0.2, exploration 0.98^t)` of the participants are clients that have never taken part. They are drawn
     with equal probabilities. The other m participants are drawn in proportion to their scores. Only clients with at
     least 0.95 times the m-th largest score can be drawn.
 
@@ -134,7 +136,7 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
         1. Here the server does not know the speed of new clients, so all of them have the same odds. The paper draws
            new clients by the speed of their type of device. In the code, all clients register with their duration and
            their number of samples. The code draws new clients by these values. The code's T is a percentile of all
-           registered durations. Here T is a percentile of the durations of clients whose uploads the server has used.
+           registered durations. Here T is a percentile of the durations of clients that have taken part.
         2. The mean loss of the last local training replaces the root mean square of the losses of samples.
         3. s_i is computed for models without compression, and for the links at the start of the run.
         4. Utilities are divided by the largest utility. The code subtracts the smallest utility, and divides by the
@@ -146,6 +148,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            the 20 rounds before.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
+        9. A participant whose upload was not used keeps its last loss, or gets the mean loss of the round. In the code,
+           its utility becomes the mean utility of the round.
 
     Args:
         exploration: Fraction of new clients among the participants at first. In round t, the fraction is `exploration
@@ -238,8 +242,8 @@ def choose_clients(
             returns the ids of the participants.
         sizes: A function that takes a world and returns the number of training samples of each client, `[N]`.
         seconds: A function that takes a world and returns how many seconds a round of each client takes, `[N]`. The
-            rule receives only the seconds of clients whose uploads the server has used. None means that the rule does
-            not use seconds.
+            rule receives only the seconds of clients that have taken part. None means that the rule does not use
+            seconds.
     """
     starts = np.cumsum([0] + [tier.number for tier in clients.tiers])
 
