@@ -37,13 +37,19 @@ def make_setting(
     scenario's.
 
     Raises:
-        BadInput: The method needs classes, or another part of the scenario does not fit the data.
+        BadInput: The method needs classes, clients of a random walk are not always available, or another part of the
+            scenario does not fit the data.
     """
     spec = spec_of(scenario, own)
     if not shards.data.classes and (spec.classes or (own.method is None and is_stack(scenario) and not spec.parts)):
         raise BadInput(
             f"method.name = {scenario.method.name} needs classes, but {scenario.data.name} has real targets: "
             "choose data with classes"
+        )
+    if scenario.schedule.kind == "walk" and devices.available is not None:  # a model cannot wait for its next client
+        raise BadInput(
+            "clients.availability = diurnal, or windows of clients.trace, but a random walk goes to any neighbor: "
+            "leave them out (graph.node_failure and graph.failures make clients fail)"
         )
     clients, local, sizes = devices.clients, make_local(scenario), measure_sizes(shards)
     nets = features.cut_network(scenario, spec, net, clients.tiers, shards.data.input_shape)
