@@ -332,11 +332,13 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         ),
         "status": Column("text", "", "`ok` if the upload was used; otherwise why not: `late`, `dropped`, `failed` ..."),
         "error": Column("text", "", "traceback of a job that failed; empty for other jobs"),
-        "start_seconds": Column("number", "virtual seconds", f"time at which the job started; {_FLYING}"),
+        "start_seconds": Column(
+            "number", "virtual seconds", f"time at which the client's turn with all its models started; {_FLYING}"
+        ),
         "arrival_seconds": Column(
             "number", "virtual seconds", f"time at which the upload arrived or would have arrived; {_FLYING}"
         ),
-        "version": Column("whole", "server steps", f"steps that the model had taken when the job started; {_FLYING}"),
+        "version": Column("whole", "server steps", f"steps that the model had taken when the turn started; {_FLYING}"),
         "staleness": Column(
             "whole",
             "server steps",

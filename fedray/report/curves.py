@@ -211,12 +211,8 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     if table is None or "start_seconds" in table.column_names:  # without rounds: see `figure_flights`
         return None
     jobs = table.filter(pc.equal(table["round"], pc.max(table["round"]))).to_pandas()
-    tiers = run.client_keys.get("tiers") or {}
-    together = jobs["tier"].isin([name for name, one in tiers.items() if one and one.get("side_by_side")])
     of = jobs.groupby("client")["sim_seconds"]
-    jobs["start"] = (of.cumsum() - jobs["sim_seconds"]).where(~together, 0.0)
-    jobs["tall"] = (1 / of.transform("size")).where(together, 1.0)
-    jobs["low"] = (of.cumcount() * jobs["tall"]).where(together, 0.0)
+    jobs = divide_lanes(run, jobs.assign(start=of.cumsum() - jobs["sim_seconds"], turn=0.0))
     done = (jobs["start"] + jobs["sim_seconds"]).groupby(jobs["client"]).max()
     slowest, half = done.idxmax(), float(done.median())
     if half >= EQUAL_SHARE * done[slowest]:  # bars have equal lengths, because nobody waits
@@ -237,6 +233,20 @@ def figure_gantt(run: ReadRun) -> Figure | None:
     axes.axvline(half, **pictures.DASHED)
     axes.set_xlabel("virtual seconds since the round began (computing and transfers)")
     return figure
+
+
+def divide_lanes(run: ReadRun, jobs: pd.DataFrame) -> pd.DataFrame:
+    """Returns jobs with the columns `low` and `tall`, the place of a job's bar within the lane of its client, 0 to 1.
+
+    Jobs that a client trains side by side in a turn all start when the turn does, and divide the lane. `turn` is the
+    time at which a job's turn begins.
+    """
+    tiers = run.client_keys.get("tiers") or {}
+    together = jobs["tier"].isin([name for name, one in tiers.items() if one and one.get("side_by_side")])
+    of = jobs.groupby(["client", "turn"])["turn"]
+    tall = (1 / of.transform("size")).where(together, 1.0)
+    low = (of.cumcount() * tall).where(together, 0.0)
+    return jobs.assign(start=jobs["start"].where(~together, jobs["turn"]), tall=tall, low=low)
 
 
 def find_missed_deadline(run: ReadRun, number: int) -> float | None:
@@ -313,11 +323,13 @@ def figure_flights(run: ReadRun) -> Figure | None:
     if jobs is None:
         return None
     jobs = jobs.sort_values("arrival_seconds", kind="stable")[-MOST_BARS_SHOWN:]
-    start, end = jobs["start_seconds"], jobs["arrival_seconds"]
+    turn, end = jobs["start_seconds"], jobs["arrival_seconds"]
+    before = jobs.groupby(["client", "start_seconds"])["arrival_seconds"].shift()  # a client trains its models in turn
+    jobs = divide_lanes(run, jobs.assign(start=before.fillna(turn), turn=turn))
+    start = jobs["start"]
     half, steps = format_seconds(float((end - start).median())), jobs["round"].nunique()
     title = f"Half of the jobs take less than {half}; the server steps {steps} times in this window"
-    jobs = jobs.assign(start=start, sim_seconds=end - start, low=0.0, tall=1.0)
-    figure, axes, _ = draw_lanes(run, title, jobs, np.unique(jobs["client"]))
+    figure, axes, _ = draw_lanes(run, title, jobs.assign(sim_seconds=end - start), np.unique(jobs["client"]))
     axes.set(xlabel="virtual seconds (from the start of a job to its arrival)", xlim=(start.min(), end.max()))
     return figure
 

@@ -221,11 +221,16 @@ def test_the_curve_of_a_tier_is_the_mean_of_its_clients(tmp_path: Path) -> None:
 
 
 def test_jobs_in_flight_take_the_place_of_the_round(tmp_path: Path, classes: ReadRun) -> None:
-    tiers = {"clients": {"number": 12, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": {"spread": 0.3}}}}
-    buffered = {"participation": {"mode": "buffered", "concurrency": 8, "goal": 3}}
+    fast = {"spread": 0.3, "models_per_round": 2}
+    tiers = {"clients": {"number": 12, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": fast}}}
+    buffered = {"participation": {"mode": "buffered", "concurrency": 8, "goal": 3}, "method": {"models": 2}}
     run = read_run(fedray.run(scenario({"rounds": 12}, tiers, buffered), out=tmp_path / "run").path)
-    table, late = run.clients, curves.figure_staleness(run)
-    assert table is not None and late is not None and curves.figure_flights(run) is not None
+    table, late, flights = run.clients, curves.figure_staleness(run), curves.figure_flights(run)
+    assert table is not None and late is not None and flights is not None
+    bars = np.concatenate([bar.sides for bar in flights.axes[0].patches if isinstance(bar, pictures.Bars)], axis=1)
+    for lane in np.unique(bars[1]):  # a client trains its two models one after the other
+        left, _, width, _ = bars[:, bars[1] == lane][:, np.argsort(bars[0, bars[1] == lane])]
+        assert (left[1:] >= (left + width)[:-1] - 1e-9).all()
     most = max(step for step in table["staleness"].to_pylist() if step is not None)
     assert f"{most} at most" in str(late.get_label())
     assert pictures.read_panels(late)[0]["x"]["names"][:2] == ["0", "1"]  # of each tier
