@@ -194,17 +194,12 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
 def find_most_frequent(study: Study) -> dict[str, Any]:
     """Returns the most frequent class of the test samples (`class`), its share (`share`) and the number of classes.
 
-    `class` is from the first replicate and fold. `share` is the mean over all replicates and folds. In each of them,
-    the share of its own most frequent class counts.
+    Shares are means over all replicates and folds.
     """
     labels = [study.split("test", world)[1].numpy() for world in range(study.worlds)]
-    shares = np.array([np.bincount(y, minlength=study.classes) / len(y) for y in labels])  # [worlds, classes]
-    names = study.shards.data.class_names
-    return {
-        "class": names[int(shares[0].argmax())],
-        "share": float(shares.max(axis=1).mean()),
-        "classes": study.classes,
-    }
+    shares = np.mean([np.bincount(y, minlength=study.classes) / len(y) for y in labels], axis=0)
+    best = int(shares.argmax())
+    return {"class": study.shards.data.class_names[best], "share": float(shares[best]), "classes": study.classes}
 
 
 def make_manifest(extra: dict[str, Any]) -> dict[str, Any]:
