@@ -503,6 +503,7 @@ def compare_clusters(true: IntArray, weights: ArrayLike) -> float:
 # Networks", ICLR 2017.
 
 MISSED = 20  # in `fpr95`, a detector may miss one of 20 unknown inputs
+DIGITS = 9  # uncertainties are rounded, because entropies of the same shares differ by rounding errors
 
 
 def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
@@ -512,10 +513,10 @@ def auroc(unknown: ArrayLike, known: ArrayLike) -> float:
     inputs.
 
     Example:
-        >>> auroc([0.9, 0.5], [0.1, 0.5])
+        >>> auroc([0.9, 0.3], [0.1, 0.1 + 0.2])
         0.875
     """
-    high, low = to_floats(unknown), np.sort(to_floats(known))
+    high, low = to_floats(unknown).round(DIGITS), np.sort(to_floats(known).round(DIGITS))
     if not (len(high) and len(low) and np.isfinite(high).all() and np.isfinite(low).all()):
         return float("nan")
     below = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
@@ -532,7 +533,7 @@ def fpr95(unknown: ArrayLike, known: ArrayLike) -> float:
         >>> fpr95([0.9, 0.8, 0.7], [0.1, 0.2, 0.75, 0.95])
         0.5
     """
-    high, low = np.sort(to_floats(unknown)), to_floats(known)
+    high, low = np.sort(to_floats(unknown).round(DIGITS)), to_floats(known).round(DIGITS)
     if not (len(high) and len(low) and np.isfinite(high).all() and np.isfinite(low).all()):
         return float("nan")
     return float((low >= high[len(high) // MISSED]).mean())
