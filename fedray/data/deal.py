@@ -38,7 +38,7 @@ from fedray.files.run_files import read_parquet_file
 FILE_NAME = "partition.parquet"  # name of the file in a run directory
 MOST_ROWS = 50_000_000  # partitions with more samples, in all worlds together, are not written
 SPLITS = ("train", "hold_out", "server", "test")
-REMEDY = "restore it, or let the run that wrote it write it again"
+REMEDY = "give a Parquet file, such as the partition.parquet that every run writes"
 
 
 def pack_partition(
