@@ -61,9 +61,9 @@ def named(kind: str) -> opt.Check:
 
 @opt.means("word or number", "the name or the number of a class")
 def _class_name(value: Any) -> str | int:
-    if isinstance(value, bool) or not isinstance(value, str | int):
+    if not isinstance(value, str | int):
         raise ValueError("is no class: give its name or its number")
-    return value
+    return str(value) if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class CompressKeys:
             of entries that a client with one model sends (r of SHEFL). None means the number of models that the client
             trains, so that every model is compressed with the same ratio.
         error_feedback: Whether a client keeps the entries that were not sent and adds them to its next upload.
-        adaptive: Whether the number of entries that a client sends is proportional to its uplink bandwidth.
+        adaptive: Whether the number of entries that a client sends is proportional to its uplink bandwidth at the start
+            of the run.
     """
 
     kind: CompressionKind = opt.key("dense", opt.one_of(*get_args(CompressionKind)))
