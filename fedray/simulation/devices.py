@@ -494,7 +494,7 @@ def time_round(
         dropped = rng.uniform(rng.keys(seeds[world], "dropout", t, client), 1)[:, 0] < rule.dropout
         status[(status == OK) & dropped] = DROPPED
     if rule.deadline is not None:
-        status[(status == OK) & (busy > rule.deadline)] = PAST_DEADLINE
+        status[(status == OK) & (busy > rule.deadline * (1 + 1e-9))] = PAST_DEADLINE
     if rule.first is not None:
         for w in np.unique(world):
             for k, number in enumerate(rule.first):
