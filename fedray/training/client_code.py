@@ -22,7 +22,7 @@ from fedray.models.net import per_sample
 from fedray.models.network_checks import check_outputs, make_inputs
 from fedray.own_code.user_code import name_type
 from fedray.training.block import Block, Complete, Step, Trained, make_complete, make_optimizer, train_lanes
-from fedray.training.loop import DRAWS, quiet_fallbacks
+from fedray.training.loop import DRAWS, call_with_tensors, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The loss, and the values that code in local training can use: the batch, features, and outputs of other models.
@@ -497,9 +497,14 @@ def _differentiate(written: LaneCode, buffers: Buffers) -> Gradients:
         with torch.enable_grad():
             leaf = p.detach().clone().requires_grad_()
             tensors = {**net.layout.trained.views(leaf), **held}
-            loss = compute_loss(written, lambda x: functional_call(net.module, tensors, (x,)), batch)
-            (g,) = torch.autograd.grad(loss, leaf, materialize_grads=True)
-        return g, loss.detach()
+
+            def descend(module: nn.Module) -> tuple[Tensor, Tensor]:
+                loss = compute_loss(written, module, batch)
+                return torch.autograd.grad(loss, leaf, materialize_grads=True)[0], loss.detach()
+
+            found = call_with_tensors(net.module, tensors, descend)
+        held.update((name, tensors[name].detach()) for name in held)
+        return found
 
     def copy() -> Buffers:
         return {name: value.clone() for name, value in buffers.items()}

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,7 @@ AS_WRITTEN = 2  # steps before the recorded step, in which libraries choose algo
 _KNOWN = ("torch.nn.modules.", "torchvision.models.")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 _LAST: list[torch.cuda.CUDAGraph] = []  # the newest graph; the next graph uses the same memory
+T = TypeVar("T")
 TakeStep = Callable[[Tensor, Tensor, Tensor, bool], None]  # (inputs, targets, weights, whether all weights are equal)
 
 
@@ -202,14 +203,14 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
             with nullcontext() if keys is None else dropping(module, keys):
                 own.step(*batch)
 
-    held = [f"held.{name}" for name in (*layout.names, *layout.counters)]
+    tensors = dict(zip((*layout.names, *layout.counters), (*own.tensors, *own.counters), strict=True))
     with rng.torch_scope(int(block.keys[lane]), block.start.device):
-        tensors = dict(zip(held, (*own.tensors, *own.counters), strict=True))
-        functional_call(_Holder(net.module), tensors, (descend,))  # one functional call per lane, and not per step
+        call_with_tensors(net.module, tensors, descend)  # one call per lane, and not per step
     if kept is not None:  # this line is not reached after a failure
         _KEPT[:] = [kept]
-    row = torch.cat([t.detach().reshape(-1) for t in own.tensors])
-    return row, torch.stack(own.counters) if own.counters else block.counters[lane], own.total.clone()
+    row = torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
+    counters = [tensors[name] for name in layout.counters]
+    return row, torch.stack(counters) if counters else block.counters[lane], own.total.clone()
 
 
 def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
@@ -303,8 +304,20 @@ class _Holder(nn.Module):
         nn.Module.__init__(self)
         self.held = held
 
-    def forward(self, use: Callable[[nn.Module], None]) -> None:
-        use(self.held)
+    def forward(self, use: Callable[[nn.Module], T]) -> T:
+        return use(self.held)
+
+
+def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], use: Callable[[nn.Module], T]) -> T:
+    """Returns `use(module)`, called while the module has the parameters and buffers `tensors`.
+
+    A buffer that the module has assigned anew replaces its entry of `tensors`. Gradients should be computed in `use`,
+    because a checkpointed layer reads the parameters again.
+    """
+    held = {f"held.{name}": value for name, value in tensors.items()}
+    found: T = functional_call(_Holder(module), held, (use,))
+    tensors.update(zip(tensors, held.values(), strict=True))
+    return found
 
 
 def _lane_tensors(layout: Layout, row: Tensor, channels_last: bool) -> list[Tensor]:

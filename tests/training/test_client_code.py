@@ -15,6 +15,7 @@ import torch
 from modules import Residual
 from small import models, scenario, spell_out, train
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import fedray
 from fedray.core.method import Local, LocalLoss, LossContext, StepContext, Transform, start_empty
@@ -80,6 +81,35 @@ def test_code_that_changes_nothing_gives_the_numbers_of_the_data(model: Any, eng
         assert torch.equal(models(plain), models(coded))
     torch.testing.assert_close(models(plain), models(coded), rtol=1e-4, atol=1e-5)
     assert torch.equal(plain.progress.state.counters, coded.progress.state.counters)
+
+
+class Keeper(nn.Module):
+    """Keeps the mean of its inputs, in place or assigned anew, and computes its layer again in the backward pass."""
+
+    mean: Tensor
+
+    def __init__(self, anew: bool) -> None:
+        super().__init__()
+        self.anew, self.layer = anew, nn.Linear(64, 10)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, mean = x.flatten(1), 0.9 * self.mean + 0.1 * x.detach().flatten(1).mean(0)
+        if self.training and self.anew:
+            self.mean = mean
+        elif self.training:
+            self.mean.copy_(mean)
+        return torch.as_tensor(checkpoint(self.layer, x - self.mean, use_reentrant=False))
+
+
+def test_buffers_may_be_assigned_anew_and_layers_may_be_computed_again() -> None:
+    """By the loop, and by code one after another."""
+    found: list[Tensor] = []
+    for own in ({}, {"loss": LocalLoss(same_loss), "step": SAME}):
+        placed, anew = (run(partial(replace, **own), model=partial(Keeper, anew)) for anew in (False, True))
+        assert torch.equal(models(placed), models(anew)) and models(anew)[:, -64:].abs().max() > 0
+        found.append(models(anew))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def adversarial(_outputs: Tensor, targets: Tensor, context: LossContext) -> Tensor:
