@@ -70,14 +70,20 @@ def read_weights(weights: str, net: Net) -> Tensor:
         models = _load(path / "checkpoints" / f"round-{rounds[-1]:06d}" / STATE_FILE, key, remedy)["models"]
         return models.float().view(worlds, -1, net.layout.d)
     found, wanted = _load(path, key, remedy), state_dict(net, torch.zeros(net.layout.d))
-    for name in sorted(found.keys() | wanted.keys()):
+    shared = {name for name, _ in net.module.named_parameters(remove_duplicate=False)}
+    shared -= {
+        name for name, _ in net.module.named_parameters()
+    }  # further names of tensors, which a file may leave out
+    for name in sorted(found.keys() | wanted.keys() - (shared - found.keys())):
         shapes = [list(each[name].shape) if name in each else "no such tensor" for each in (found, wanted)]
         if shapes[0] != shapes[1]:
             raise BadInput(f"{key}: {name} is {shapes[0]}, but in {net.name} it is {shapes[1]}: {remedy} of {net.name}")
-        fixed = name not in (*net.layout.names, *net.layout.counters)
-        if fixed and not torch.equal(found[name].to(wanted[name]), wanted[name]):
+    row = torch.cat([found[name].reshape(-1).float() for name in net.layout.names])
+    wanted = state_dict(net, row)  # a shared tensor now has its value under each name
+    for name in found.keys() - {*net.layout.names, *net.layout.counters}:
+        if not torch.equal(found[name].to(wanted[name]), wanted[name]):
             raise BadInput(f"{key}: {name} is not trained and differs from that of {net.name}: load it in your network")
-    return torch.cat([found[name].reshape(-1).float() for name in net.layout.names]).view(1, 1, -1)
+    return row.view(1, 1, -1)
 
 
 def _load(file: Path, key: str, remedy: str) -> dict[str, Tensor]:

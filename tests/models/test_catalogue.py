@@ -215,6 +215,8 @@ def test_a_run_begins_with_pretrained_weights_and_exports_all(
     (file,) = run.export(tmp_path / "export")
     exported = load_file(file)
     assert exported.keys() == trained.keys()
+    again = fedray.run({**keys, "rounds": 0}, model=network, model__weights=str(file))
+    assert all(torch.equal(value, exported[name]) for name, value in again.models[0].items())
     module = Body()
     module.load_state_dict(exported)
     assert torch.equal(module.body.weight, trained["body.weight"]) is frozen
