@@ -303,7 +303,11 @@ def _trace(program: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     """Exports a module for any number of samples. Removes the paths of this machine's files from the result."""
     with torch.no_grad(), _silence():
         rows = x[:2].expand(2, *x.shape[1:])  # from one sample, torch would make a program for one sample only
-        traced = torch.export.export(program, (rows,), dynamic_shapes=({0: torch.export.Dim("samples")},))
+        shapes = ({0: torch.export.Dim("samples")},)
+        try:
+            traced = torch.export.export(program, (rows,), dynamic_shapes=shapes)
+        except Exception:  # `len(x)` is a fixed number unless Python's code itself is read
+            traced = torch.export.export(program, (rows,), dynamic_shapes=shapes, strict=True)
     for graph in traced.graph_module.modules():
         for node in graph.graph.nodes if isinstance(graph, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)

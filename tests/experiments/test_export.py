@@ -118,6 +118,13 @@ def ask_program(path: Path, rows: np.ndarray) -> np.ndarray:
     return np.asarray(onnxruntime.InferenceSession(path).run(None, {"inputs": rows})[0])
 
 
+class Lengthy(nn.Sequential):
+    """Asks its inputs how many they are by `len`, which an exporter takes for a fixed number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(super().forward(x.reshape(len(x), -1)))  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.filterwarnings("ignore:.*read as categories")
 def test_plain_torch_and_a_program_answer_a_table_as_the_run_does(tmp_path: Path) -> None:
     """Names, the values of categories, what stands for a missing number, a far origin, and the scale of targets."""
@@ -125,10 +132,10 @@ def test_plain_torch_and_a_program_answer_a_table_as_the_run_does(tmp_path: Path
     table = pd.DataFrame({"time": 1.7e12 + draw.normal(0, 100, 90), "age": draw.normal(60, 9, 90)})
     table["ward"], table["days"] = draw.choice(["b", "a"], 90), 1000 + 3 * table["age"]
     table.loc[3, "age"] = table.loc[4, "time"] = np.nan
-    keys = scenario({"rounds": 1, "clients": {"number": 3}, "model": {"name": "mlp", "hidden": [5]}})
-    keys |= {"method": "fedavg", "data": {"partition": "iid"}}
-    keys["model"]["objective"] = "gaussian_nll"
-    run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run")
+    keys = scenario({"rounds": 1, "clients": {"number": 3}})
+    keys |= {"method": "fedavg", "data": {"partition": "iid"}, "model": {"objective": "gaussian_nll"}}
+    given: dict[str, Any] = {"model": lambda: Lengthy(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))}
+    run = fedray.run(keys, data=table, data__target="days", data__missing="mean", out=tmp_path / "run", **given)
     (weights,), about = read_export(run, tmp_path / "models")
     inputs, numbers = about["inputs"], about["standardization"]["0"]
     columns = {"time": None, "age": None, "ward": ["a", "b"], "days": []}
