@@ -94,12 +94,14 @@ def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_on_ray_tune_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("actors", [0, 2])
+def test_the_example_of_the_page_on_ray_tune_runs(actors: int, tmp_path: Path) -> None:
     """Two rates learn nothing and are ended; the best of the others has its models."""
     pytest.importorskip("pydantic", reason="needs pip install 'fedray[tune]'")
     (code,) = (body for kind, body in find_blocks(RAY_TUNE.read_text()) if kind == "python")
     where = {**reader_environment(), "HOME": str(tmp_path)}
-    command = [sys.executable, "-c", code]
+    code = code.replace("import fedray", "import fedray, ray\nray.init(num_cpus=3)")
+    command = [sys.executable, "-c", code.replace("(scenario)", f"(scenario, actors={actors})")]
     done = subprocess.run(command, cwd=tmp_path, env=where, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
     config, models = done.stdout.splitlines()[-2:]

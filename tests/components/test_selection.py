@@ -220,8 +220,8 @@ def follow_pace(loss: np.ndarray) -> np.ndarray:
     state = State(torch.zeros(1, 1), torch.zeros(1, 0, dtype=torch.int64), extra)
     plan, found = Plan(np.tile([0, 1], worlds), np.zeros(2 * worlds, np.int64), np.repeat(np.arange(worlds), 2)), []
     for t in range(rounds):
-        told = {"plan_of": lambda *_: plan, "sizes": lambda _world: SIZES, "window": WINDOW}
-        state = write_memory(t, state, plan, np.repeat(loss[t], 2), **told)
+        told: dict[str, Any] = {"plan_of": lambda *_: plan, "sizes": lambda _world: SIZES}
+        state = write_memory(t, state, plan, np.repeat(loss[t], 2), **told, window=WINDOW)
         found.append([read_memory(state, w, 2)[2] for w in range(worlds)])
     return np.array(found)
 
@@ -243,8 +243,11 @@ def test_a_participant_whose_upload_is_not_used_is_no_longer_new() -> None:
     plan, extra = Plan(*np.zeros((3, 1), np.int64)), {"pace": torch.zeros((1, 5), dtype=torch.float64)}
     extra |= {"client_loss": torch.tensor([[0.3, 9.0, np.nan, np.nan]]), "client_round": torch.tensor([[1, 2, 0, 0]])}
     state, both = State(torch.zeros(1, 1), torch.zeros(1, 0), extra), plan._replace(client=np.arange(3))
-    told = {"plan_of": lambda *_: both._replace(world=np.zeros(3)), "sizes": lambda _w: np.full(4, 5), "window": 2}
-    loss, last, _ = read_memory(write_memory(4, state, plan, np.array([0.5]), **told), 0, 4)
+    told: dict[str, Any] = {
+        "plan_of": lambda *_: both._replace(world=np.zeros(3, np.int64)),
+        "sizes": lambda _w: np.full(4, 5),
+    }
+    loss, last, _ = read_memory(write_memory(4, state, plan, np.array([0.5]), **told, window=2), 0, 4)
     assert loss[:3].tolist() == [0.5, 9.0, 0.5] and np.isnan(loss[3]) and last.tolist() == [5, 5, 5, 0]
 
 

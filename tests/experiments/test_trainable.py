@@ -82,35 +82,3 @@ def test_a_trial_goes_on_from_the_models_of_another_one(whole: Tune, tmp_path: P
     other = train(Tune(tmp_path / "other", start=tmp_path / "half"), local={"lr": 0.5})
     assert [one["round"] for one in other.reported] == [4]
     assert other.reported[0]["hold_out_nll"] != whole.reported[-1]["hold_out_nll"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("actors", [0, 2])
-def test_a_scheduler_of_ray_tune_ends_what_learns_too_slowly(actors: int, tmp_path: Path) -> None:
-    """A real Tuner: of four rates the two that learn nothing end early, and the best has a run directory."""
-    pytest.importorskip("pydantic", reason="needs pip install 'fedray[tune]'")
-    from ray import tune
-
-    from fedray.runtime.ray.connection import open_local_ray
-
-    api: Any = tune
-    with open_local_ray(3, {}):
-        scheduler = api.schedulers.ASHAScheduler(time_attr="round", max_t=12, grace_period=2, reduction_factor=2)
-        found = api.Tuner(
-            fedray.trainable(scenario(KEYS, {"rounds": 12}), actors=actors),
-            param_space={"local.lr": api.grid_search([0.3, 0.1, 1e-5, 1e-6])},
-            tune_config=api.TuneConfig(
-                metric="hold_out_accuracy", mode="max", scheduler=scheduler, max_concurrent_trials=1
-            ),
-            run_config=api.RunConfig(storage_path=str(tmp_path), name="search", verbose=0),
-        ).fit()
-    assert not found.errors
-    rounds = {result.config["local.lr"]: result.metrics["round"] for result in found}
-    assert rounds[0.3] == 12 and rounds[1e-6] < 12
-    best = found.get_best_result()
-    alone = Tune(tmp_path / "alone")
-    run_trial(TRIAL._replace(read=lambda further: read_scenario(scenario(KEYS, {"rounds": 12}), dict(further))),
-              best.config, alone)  # fmt: skip
-    assert best.metrics["hold_out_accuracy"] == alone.reported[-1]["hold_out_accuracy"]
-    with best.checkpoint.as_directory() as folder:
-        assert fedray.load(folder).models

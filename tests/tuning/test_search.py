@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import signal
@@ -23,7 +22,6 @@ from sweeps import BASE, LR, list_outcomes, rows, run, sweep
 import fedray
 from fedray.assembly.registry import UserObjects
 from fedray.core.errors import BadInput, FedrayError
-from fedray.files import plain
 from fedray.files.run_files import find_checkpoints
 from fedray.storage import checkpoint
 from fedray.tuning import optuna_study, space
@@ -342,29 +340,6 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     assert {tuple(space.average_objectives([accuracy], each)[0]) for each in worlds} == {(0.2,)}
     never = space.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
     assert space.average_objectives([never], worlds[0]) == ([float("inf")], (None,))
-
-
-@pytest.mark.parametrize(("place", "name", "at"), [(plain, "open_replacement", 9), (training, "run_inline", 0)])
-def test_a_full_disk_made_trials_failed_for_good(
-    place: Any, name: str, at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends the sweep, whether it is fedray that met it or a library, and the trials are trained later."""
-    found = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", trials=None)
-    true, calls = getattr(place, name), itertools.count()
-
-    def write(*given: Any, **how: Any) -> Any:
-        if "trials" in str(given) and next(calls) >= at:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return true(*given, **how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place, name, write)
-        with pytest.raises(FedrayError, match="No space left on device.*free space.*--resume goes on") as caught:
-            run(found, tmp_path / "s")
-    assert "\n" not in str(caught.value)
-    assert not any(trial.state.is_finished() for trial in opened(tmp_path / "s").trials)
-    _, trials = run(found, tmp_path / "s", resume=True)
-    assert list_outcomes(trials) == list_outcomes(run(found, tmp_path / "whole")[1])
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
