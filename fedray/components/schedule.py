@@ -175,8 +175,8 @@ def write_memory(
 ) -> State:
     """Writes the mean loss of each client of a round into the state, updates Oort's pace, and returns the state.
 
-    The pace is a percentile of the clients' durations. A participant whose upload was not used keeps its last loss. If
-    it has none, it gets the mean loss of the round.
+    The pace is a percentile of the clients' durations. A participant whose upload was not used gets the mean loss of
+    the round.
 
     Args:
         t: The round, from 0.
@@ -195,8 +195,8 @@ def write_memory(
         client, index = np.unique(plan.client[own], return_inverse=True)
         mean = np.bincount(index, loss[own]) / np.bincount(index)
         missed = np.setdiff1d(planned.client[planned.world == world], client)
-        losses[world, missed] = losses[world, missed].nan_to_num(nan=float(mean.mean()))
-        losses[world, client], last[world, client], last[world, missed] = torch.from_numpy(mean).float(), done, done
+        losses[world, client], losses[world, missed] = torch.from_numpy(mean).float(), float(mean.mean())
+        last[world, client] = last[world, missed] = done
         pace[world, 1 + t % (2 * window)] = float((sizes(world)[client] * mean).sum())
         if done % window == 0 and done >= 2 * window:
             half = pace[world, 1:].reshape(2, window).sum(dim=1)

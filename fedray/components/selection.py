@@ -39,9 +39,8 @@ class KnownClients(NamedTuple):
     Attributes:
         client: Ids of the clients, `[n]`, in ascending order.
         size: Number of training samples of each client, `[n]`.
-        loss: Mean training loss of the client when the server last used its upload, `[n]`. If the server has used no
-            upload of a participant, its loss is the mean loss of the round. NaN means that the client has not taken
-            part.
+        loss: Mean training loss of the client when it last took part, `[n]`. If the server did not use its upload, this
+            is the mean loss of the round. NaN means that the client has not taken part.
         last: The last round in which the client took part, `[n]`. The first round is 1. 0 means that the client has not
             taken part.
         seconds: Virtual seconds in which the client trains one model and sends it without compression, with its link at
@@ -148,8 +147,8 @@ def oort(exploration: float = 0.9, penalty: float = 2.0) -> Rule:
            the 20 rounds before.
         7. The code can exclude clients that have taken part often (off by default). Here no client is excluded.
         8. The clients of each tier are chosen separately.
-        9. A participant whose upload was not used keeps its last loss, or gets the mean loss of the round. In the code,
-           its utility becomes the mean utility of the round.
+        9. A participant whose upload was not used gets the mean loss of the round. In the code, it gets the mean
+           utility of the round.
 
     Args:
         exploration: Fraction of new clients among the participants at first. In round t, the fraction is `exploration
