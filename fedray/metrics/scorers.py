@@ -28,6 +28,7 @@ from fedray.own_code.contract import contract
 
 PROBABILITIES = ("y_score", "y_prob", "y_proba")  # second arguments with these names take probabilities of classes
 LABELS = "y_pred"  # a second argument with this name takes predicted classes
+OF_PROBABILITIES = ("log_loss", "d2_log_loss_score")  # of scikit-learn, which used to call probabilities `y_pred`
 
 
 def second_argument(function: Any) -> str:
@@ -37,14 +38,17 @@ def second_argument(function: Any) -> str:
     text.
 
     Example:
-        >>> from sklearn.metrics import average_precision_score, f1_score
-        >>> [second_argument(each) for each in (average_precision_score, f1_score, lambda scored: 0.0)]
-        ['y_score', 'y_pred', '']
+        >>> from sklearn.metrics import average_precision_score, f1_score, log_loss
+        >>> [second_argument(each) for each in (average_precision_score, f1_score, log_loss, lambda scored: 0.0)]
+        ['y_score', 'y_pred', 'y_proba', '']
     """
     with suppress(TypeError, ValueError):  # what has no signature
         match list(inspect.signature(function).parameters):
             case ["y_true", second, *_] if second in (*PROBABILITIES, LABELS):
-                return str(second)
+                inner = getattr(function, "func", function)  # of a partial
+                ours = not str(getattr(inner, "__module__", "")).startswith("sklearn.")
+                named = getattr(inner, "__name__", "")
+                return str(second) if ours or named not in OF_PROBABILITIES else PROBABILITIES[-1]
     return ""
 
 
