@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def register(
             name raises an error. None means that no options are declared. Then an option of the scenario that your code
             does not use raises an error. The error is raised when the method is composed, when the partition is
             computed, or when the selection is first called. A method with `options={"networks": []}` may get several
-            architectures.
+            architectures. A schedule, metric or callback is always called with these options.
         models: The number of models that a method trains if a scenario does not set `method.models`. None means 5.
         spec: A full specification of a method. It replaces `options` and `models`. It holds the options with their
             ranges, defaults of other keys, changes of the network, and the features with which the method can be
@@ -81,6 +82,8 @@ def register(
         BadInput: There is no such kind, the name cannot be used, or `thing` is no function.
 
     Example:
+        >>> from sklearn.metrics import fbeta_score
+        >>> register("metric", "f2", fbeta_score, options={"beta": 2, "average": "macro"})
         >>> register("method", "my_method", lambda setting: ..., options={"sigma": 0.05})  # doctest: +SKIP
         >>> register("layer", "my_layer", print)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
@@ -100,6 +103,8 @@ def register(
         raise BadInput(f"{kind} {name!r}: options has {taken[0]}, which is a key of {row.section}: choose another name")
     if kind == "method":
         describe_method(name, models, options, spec)
+    if kind in ("schedule", "metric", "callback") and options:  # no key of a scenario sets their options
+        thing, options = partial(thing, **options), None
     origin = _find_origin(sys._getframe(1).f_globals)
     text = f"your own, of {origin.file}" + (f"; options: {', '.join(options)}" if options else "")
     names.allow_name(kind, name, text, options=options, origin=origin, thing=thing)
