@@ -1,6 +1,7 @@
 """Imports users' modules, computes digests of their source, and turns exceptions in their code into one line."""
 
 import ast
+import dis
 import hashlib
 import importlib
 import inspect
@@ -120,10 +121,10 @@ def _list_globals(function: FunctionType) -> list[Any]:
 
     If a global is a user's module, the result also has the attributes of this module that the function names.
     """
-    names = sorted(set(list_names(function.__code__)))
-    values = [function.__globals__.get(name) for name in names]
+    values = [function.__globals__.get(name) for name in sorted(set(list_names(function.__code__)))]
     modules = [value for value in values if isinstance(value, ModuleType) and is_own_module(value.__name__)]
-    values += [vars(module).get(name) for module in modules for name in names]
+    attributes = sorted(set(list_names(function.__code__, attributes=True))) if modules else []
+    values += [vars(module).get(name) for module in modules for name in attributes]
     return [getattr(value, "__wrapped__", value) for value in values]
 
 
@@ -134,12 +135,20 @@ def _functions_of(attribute: Any) -> list[Any]:
     return [getattr(attribute, "__func__", attribute)]
 
 
-def list_names(code: CodeType) -> Iterator[str]:
-    """Yields the names of globals and attributes in the code of a function and of its inner functions."""
-    yield from code.co_names
+def list_names(code: CodeType, attributes: bool = False) -> Iterator[str]:
+    """Yields the names of globals in the code of a function and of its inner functions.
+
+    If `attributes` is True, also yields the names of attributes.
+
+    Example:
+        >>> list(list_names((lambda path: sys.path + path.parts).__code__))
+        ['sys']
+    """
+    steps = (step for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    yield from code.co_names if attributes else (step.argval for step in steps)
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            yield from list_names(value)
+            yield from list_names(value, attributes)
 
 
 def read_closure(function: FunctionType) -> dict[str, Any]:
