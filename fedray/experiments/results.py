@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedray.assembly.features import check_withheld_rows, make_rule
 from fedray.assembly.models import choose_students, make_network
@@ -608,7 +608,7 @@ class Run:
     def distil(
         self,
         x: Any,
-        model: Mapping[str, Any] | None = None,
+        model: str | Mapping[str, Any] | Callable[[], nn.Module] | None = None,
         *,
         client: int | str | None = None,
         replicate: int = 0,
@@ -619,7 +619,7 @@ class Run:
 
         Args:
             x: Inputs `[n, *sample]` in the form in which the data set stores them.
-            model: The network, as keys of the section `model`. None means the network of the scenario.
+            model: The network, in a form that `fedray.run` accepts. None means the network of the run.
             client: The client whose predictions are learned, as in `predict`. None means the predictions for new
                 clients.
             replicate: The replicate whose predictions are learned, from 0.
@@ -634,8 +634,10 @@ class Run:
             raise BadInput(f"distil: steps = {steps}, lr = {lr:g}: give at least 0 steps, and a rate above 0")
         if not study.classes:
             raise BadInput(f"distil: {study.shards.data.name} has real targets: choose a run on data with classes")
-        keys = study.scenario if model is None else {"model": dict(model), "data": study.scenario["data"]}
-        own, scenario = self._own if model is None else UserObjects(), read_scenario(keys, explicit=False)
+        keys = study.scenario if model is None else {"data": study.scenario["data"]}
+        keys = {**keys, "model": model} if isinstance(model, str | Mapping) else keys
+        own = self._own if model is None else UserObjects(model=model if callable(model) else None)
+        scenario = read_scenario(keys, explicit=False)
         net = make_network(scenario, study.shards.data, own, worlds=1)
         answers = self.predict(x, client, replicate).mean
         if not len(answers):
