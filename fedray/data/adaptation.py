@@ -20,7 +20,7 @@ from fedray.data.partition import find_names, name_owners
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import keep_dataset
 from fedray.data.types import Array, Dataset, subtract
-from fedray.files.layout import find_parts, is_leaf, list_tables
+from fedray.files.layout import TABLES, find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
 from fedray.own_code.user_code import name_type
 
@@ -121,6 +121,29 @@ def _join_target(pair: Any) -> tuple[Any, str]:
     return whole.assign(**{target: y}), target
 
 
+def _join_tables_with_labels(pairs: Mapping[str, Any], reading: ReadOptions) -> Dataset:
+    """Joins the data of several clients, each of which has a table of inputs and a column of labels.
+
+    Example:
+        >>> import pandas as pd
+        >>> x, ill = pd.DataFrame({"age": [31.0, 45.0] * 5, "pulse": [70, 80] * 5}), np.tile([0, 1], 5)
+        >>> adapt({"Rome": (x, ill), "Oslo": (x[["pulse", "age"]], ill)}).features
+        ('age', 'pulse')
+    """
+    if reading.test is not None:
+        return clients.join_pairs(pairs, reading)
+    joined = {client: _join_target(pair) for client, pair in pairs.items()}
+    if len(targets := {target for _, target in joined.values()}) > 1:
+        raise BadInput(f"data: the labels are called {' and '.join(sorted(targets))}: give them one name")
+    tables_of = {client: table for client, (table, _) in joined.items()}
+    return clients.join_tables(tables_of, reading._replace(target=targets.pop()))
+
+
+def _columns(table: Any) -> set[str]:
+    """Returns the names of the columns of a pandas, polars or pyarrow table."""
+    return set(map(str, getattr(table, "column_names", table.columns)))
+
+
 def _read_mapping(things: Mapping[Any, Any], reading: ReadOptions) -> Dataset:
     """Reads a mapping from clients, or from the parts `train` and `test`, to data of any form."""
     parts = find_parts(map(str, things), "data", reading.test if isinstance(reading.test, str) else None)
@@ -189,7 +212,9 @@ FORMS = (
     Form("a mapping {client: data}", lambda thing: isinstance(thing, Mapping), _read_mapping),
     Form(
         "two tables",
-        lambda two: clients.is_pair(two) and all(map(is_frame, two)) and list(two[0]) == list(two[1]),
+        lambda two: (
+            clients.is_pair(two) and all(map(is_frame, two)) and not _columns(two[0]).isdisjoint(_columns(two[1]))
+        ),
         lambda two, how: tables.read_table(as_frame(two[0]), how._replace(test=two[1])),
     ),
     Form(
@@ -197,7 +222,7 @@ FORMS = (
         lambda pair: clients.is_pair(pair) and is_frame(pair[0]) and arrays.is_array(pair[1]),
         _read_table_with_labels,
         tables.TEXT_OPTIONS - {"target"},
-        clients.join_pairs,
+        _join_tables_with_labels,
     ),
     Form(
         "a pair (x, y) or two pairs (train, test)",
@@ -378,7 +403,7 @@ def names_data(thing: Any) -> bool:
         False
     """
     if isinstance(thing, str):
-        return True
+        return Path(thing).suffix.lower() not in TABLES  # a name, and not the name of a file
     if not isinstance(thing, Mapping) or hugging_face.is_hugging_face(thing):
         return False
     if "name" in thing:

@@ -374,6 +374,8 @@ def read_frame(file: Path, key: str = "path") -> Any:
     import pyarrow.parquet as pq
 
     kind = TABLES.get(file.suffix.lower(), "csv")
+    if file.suffix.lower() in (".json", ".jsonl"):
+        raise BadInput(f"data.{key} = {file} is no table: give {READ_FILES}")
     try:
         if kind == "parquet":
             arrays.refuse_twins(pq.read_schema(file).names, file.name)
@@ -561,8 +563,16 @@ def number_groups(column: Any, known: Any) -> Array:
     """Returns the natural client of each row, `[n]`, as an index in the sorted values of `known`.
 
     `known` is the column of natural clients of the training samples. Values that are not in `known` get -1.
+
+    Example:
+        >>> import pandas as pd
+        >>> wards = pd.Series([102, "Mainz", 101, 102])
+        >>> number_groups(wards, wards).tolist()
+        [1, 2, 0, 1]
     """
     if column.isna().any():
         raise BadInput(f"data.group: {int(column.isna().sum())} rows have none: fill them or drop those rows")
-    found = {value: i for i, value in enumerate(sorted(known.dropna().unique()))}
+    values = list(known.dropna().unique())
+    alike = len({isinstance(value, str) for value in values}) < 2  # numbers beside text are sorted as text
+    found = {value: i for i, value in enumerate(sorted(values, key=None if alike else str))}
     return np.asarray(column.map(found).fillna(-1).to_numpy(dtype=np.int64))
