@@ -29,7 +29,9 @@ RESNET = """
 import resource, sys
 from fedray.bench import rows, works
 from fedray.models.nets import resnet18
+from fedray.runtime.environment import use_one_thread
 rows.pin_to_one_core()
+use_one_thread()
 keys = works.fedavg_scenario(20, 10, batch_size=16)
 make = lambda: resnet18((3, 32, 32), 10, norm="group")
 data = works.noise(20 * 64, (3, 32, 32))
