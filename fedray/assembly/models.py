@@ -70,10 +70,9 @@ def read_weights(weights: str, net: Net) -> Tensor:
         models = _load(path / "checkpoints" / f"round-{rounds[-1]:06d}" / STATE_FILE, key, remedy)["models"]
         return models.float().view(worlds, -1, net.layout.d)
     found, wanted = _load(path, key, remedy), state_dict(net, torch.zeros(net.layout.d))
-    shared = {name for name, _ in net.module.named_parameters(remove_duplicate=False)}
-    shared -= {
-        name for name, _ in net.module.named_parameters()
-    }  # further names of tensors, which a file may leave out
+    # further names of shared tensors, which a file may leave out
+    first, every = (dict(net.module.named_parameters(remove_duplicate=once)).keys() for once in (True, False))
+    shared = every - first
     for name in sorted(found.keys() | wanted.keys() - (shared - found.keys())):
         shapes = [list(each[name].shape) if name in each else "no such tensor" for each in (found, wanted)]
         if shapes[0] != shapes[1]:

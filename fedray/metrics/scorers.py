@@ -46,9 +46,9 @@ def second_argument(function: Any) -> str:
         match list(inspect.signature(function).parameters):
             case ["y_true", second, *_] if second in (*PROBABILITIES, LABELS):
                 inner = getattr(function, "func", function)  # of a partial
-                ours = not str(getattr(inner, "__module__", "")).startswith("sklearn.")
-                named = getattr(inner, "__name__", "")
-                return str(second) if ours or named not in OF_PROBABILITIES else PROBABILITIES[-1]
+                is_theirs = str(getattr(inner, "__module__", "")).startswith("sklearn.")
+                is_old = is_theirs and getattr(inner, "__name__", "") in OF_PROBABILITIES
+                return PROBABILITIES[-1] if is_old else str(second)
     return ""
 
 
