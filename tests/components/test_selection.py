@@ -239,14 +239,11 @@ def test_oorts_pace_rises_where_the_newest_rounds_were_not_more_useful_than_thos
 
 
 def test_a_participant_whose_upload_is_not_used_is_no_longer_new() -> None:
-    """It has the mean loss of the round, whatever its loss was."""
     plan, extra = Plan(*np.zeros((3, 1), np.int64)), {"pace": torch.zeros((1, 5), dtype=torch.float64)}
     extra |= {"client_loss": torch.tensor([[0.3, 9.0, np.nan, np.nan]]), "client_round": torch.tensor([[1, 2, 0, 0]])}
     state, both = State(torch.zeros(1, 1), torch.zeros(1, 0), extra), plan._replace(client=np.arange(3))
-    told: dict[str, Any] = {
-        "plan_of": lambda *_: both._replace(world=np.zeros(3, np.int64)),
-        "sizes": lambda _w: np.full(4, 5),
-    }
+    both = both._replace(world=np.zeros(3, np.int64))
+    told: dict[str, Any] = {"plan_of": lambda *_: both, "sizes": lambda _world: np.full(4, 5)}
     loss, last, _ = read_memory(write_memory(4, state, plan, np.array([0.5]), **told, window=2), 0, 4)
     assert loss[:3].tolist() == [0.5, 0.5, 0.5] and np.isnan(loss[3]) and last.tolist() == [5, 5, 5, 0]
 

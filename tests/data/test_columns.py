@@ -48,20 +48,15 @@ SORTED = pd.DataFrame({"a": NOISE[:, 0], "b": NOISE[:, 1], "kind": np.arange(200
 def test_the_index_that_pandas_wrote_was_an_input(tmp_path: Path) -> None:
     datasets, polars, pa = (pytest.importorskip(name) for name in ("datasets", "polars", "pyarrow"))
     SORTED.to_csv(tmp_path / "rows.csv")
-    (tmp_path / "wards").mkdir()
-    SORTED[::2].to_csv(tmp_path / "wards" / "Rome.csv")
-    SORTED[1::2].to_csv(tmp_path / "wards" / "Oslo.csv")
     kept = SORTED[SORTED["a"] > -9].sort_values("kind", kind="stable").loc[lambda rows: rows.index != 3]
     arrow = pa.Table.from_pandas(kept)
     forms: list[Any] = [
         tmp_path / "rows.csv",
-        tmp_path / "wards",
         pd.read_csv(tmp_path / "rows.csv"),
         {"Rome": pd.read_csv(tmp_path / "rows.csv"), "Oslo": pd.read_csv(tmp_path / "rows.csv")},
         datasets.Dataset.from_pandas(kept),
         arrow,
         polars.from_arrow(arrow),
-        polars.read_csv(tmp_path / "rows.csv"),
     ]
     for thing in forms:
         with pytest.warns(FedrayWarning):

@@ -119,9 +119,7 @@ def ask_program(path: Path, rows: np.ndarray) -> np.ndarray:
 
 
 class Lengthy(nn.Sequential):
-    """Asks its inputs how many they are by `len`, which an exporter takes for a fixed number."""
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # an exporter takes `len` for a fixed number
         return torch.as_tensor(super().forward(x.reshape(len(x), -1)))  # type: ignore[no-untyped-call]
 
 

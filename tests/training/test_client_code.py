@@ -103,7 +103,6 @@ class Keeper(nn.Module):
 
 
 def test_buffers_may_be_assigned_anew_and_layers_may_be_computed_again() -> None:
-    """By the loop, and by code one after another."""
     found: list[Tensor] = []
     for own in ({}, {"loss": LocalLoss(same_loss), "step": SAME}):
         placed, anew = (run(partial(replace, **own), model=partial(Keeper, anew)) for anew in (False, True))

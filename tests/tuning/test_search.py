@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import signal
@@ -10,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import optuna
@@ -340,6 +342,16 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     assert {tuple(space.average_objectives([accuracy], each)[0]) for each in worlds} == {(0.2,)}
     never = space.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
     assert space.average_objectives([never], worlds[0]) == ([float("inf")], (None,))
+
+
+def test_a_full_disk_made_trials_failed_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, full = sweep({"local.lr": [0.1, 0.3]}, sampler="grid", trials=None), OSError(errno.ENOSPC, "No space left")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "run_inline", Mock(side_effect=full))
+        with pytest.raises(FedrayError, match="No space left.*free space.*--resume goes on"):
+            run(found, tmp_path / "s")
+    assert not any(trial.state.is_finished() for trial in opened(tmp_path / "s").trials)
+    assert list_outcomes(run(found, tmp_path / "s", resume=True)[1]) == list_outcomes(run(found, tmp_path / "whole")[1])
 
 
 def test_a_trial_that_crashes_leaves_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
