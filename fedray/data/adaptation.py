@@ -14,11 +14,11 @@ from fedray.core.errors import BadInput, FedrayWarning, suggest_nearest, warn_us
 from fedray.core.options import ReadOptions
 from fedray.data.files import find_path, list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
-from fedray.data.forms.rows import make_reading, refuse_idle
+from fedray.data.forms.rows import make_reading, refuse_idle, refuse_second_test
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
 from fedray.data.partition import find_names, name_owners
 from fedray.data.shards import Shards, StoredShards
-from fedray.data.store import keep_dataset
+from fedray.data.store import find_tokenizer_files, keep_dataset
 from fedray.data.types import Array, Dataset, subtract
 from fedray.files.layout import TABLES, find_parts, is_leaf, list_tables
 from fedray.files.plain import expand_user_path
@@ -90,6 +90,12 @@ def _read_table_with_labels(pair: Any, reading: ReadOptions) -> Dataset:
     whole, target = _join_target(pair)
     test = None if reading.test is None else _join_target(reading.test)[0]
     return tables.read_table(as_frame(whole), reading._replace(target=target, test=test))
+
+
+def _read_two_tables(two: Any, reading: ReadOptions) -> Dataset:
+    """Reads a table of training samples and a table of test samples."""
+    refuse_second_test(reading)
+    return tables.read_table(as_frame(two[0]), reading._replace(test=two[1]))
 
 
 def _join_target(pair: Any) -> tuple[Any, str]:
@@ -215,7 +221,7 @@ FORMS = (
         lambda two: (
             clients.is_pair(two) and all(map(is_frame, two)) and not _columns(two[0]).isdisjoint(_columns(two[1]))
         ),
-        lambda two, how: tables.read_table(as_frame(two[0]), how._replace(test=two[1])),
+        _read_two_tables,
     ),
     Form(
         "a table with its labels",
@@ -436,7 +442,14 @@ def take_data_options(thing: Any, overrides: dict[str, Any], keys: Collection[st
             remedy = suggest_nearest(option, known, f"choose one of {', '.join(known)}", prefix="data.")
             raise BadInput(f"{key} is no option of data that are an object: {remedy}")
     given = {key.removeprefix("data."): overrides.pop(key) for key in found}
-    if overrides.get("data.test_clients") is not None and "test" not in given and not isinstance(thing, Dataset):
+    unseen = overrides.get("data.test_clients") is not None
+    if unseen and isinstance(thing, Dataset) and len(thing.test.y):
+        warn_user(
+            f"data.test_clients: the {len(thing.test.y)} test rows of the data are not used: with "
+            "fedray.data.adapt(..., test_fraction=0) all rows belong to clients",
+            FedrayWarning,
+        )
+    elif unseen and "test" not in given:
         given = {"test_fraction": 0.0, **given}  # samples of these clients are the test samples
     return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 
@@ -458,10 +471,11 @@ def _find_key(thing: Any, reading: ReadOptions) -> tuple[str, list[Any]] | None:
         place = expand_user_path("data", str(thing))
         name = re.sub(r"[^A-Za-z0-9._-]", "-", place.stem) or "path"
         return (name, [reading, list_stamps(place)]) if place.exists() else None
+    stamps = [list_stamps(at) for at in find_tokenizer_files(reading.tokenizer)]
     if "datasets.Dataset" in arrays.list_classes(thing):
-        return "hf", [reading, thing._fingerprint]
+        return "hf", [reading, thing._fingerprint, *stamps]
     if "datasets.DatasetDict" in arrays.list_classes(thing):
-        return "hf", [reading, {name: part._fingerprint for name, part in thing.items()}]
+        return "hf", [reading, {name: part._fingerprint for name, part in thing.items()}, *stamps]
     return None
 
 

@@ -325,8 +325,15 @@ def _show(wanted: int | float | tuple[str, ...]) -> str:
 def _remove_unseen_clients(
     data: Dataset, dealt: PartitionedData, worlds: list[tuple[int, int]], rule: UnseenClientRule
 ) -> PartitionedData:
-    """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples."""
-    each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
+    """Takes some clients out of training, in every fold of every replicate. Their samples become the test samples.
+
+    If a partition file names test samples, the clients that own them are taken out.
+    """
+    if dealt.test:
+        pairs = zip(dealt.owned, dealt.test, strict=True)
+        each = [np.unique(cut.owner[np.isin(cut.rows, rows)]) for cut, rows in pairs]
+    else:
+        each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]
     kept, held = (list(map(partition.select_clients, cuts, ids)) for cuts in (dealt.kept, dealt.held))
     test = [np.sort(partition.select_clients(cut, out).rows) for cut, out in zip(dealt.owned, each, strict=True)]

@@ -649,11 +649,18 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
     else:
         other = options.get("test")
         tests = [expand_user_path("data.test", other), find_data_root(root) / other] if isinstance(other, str) else []
+        tests += find_tokenizer_files(options.get("tokenizer"))
         stamps = [list_stamps(at) for at in (where(root, **options), *tests) if at.exists()]
         data = keep_dataset(name, [options, *stamps], lambda: load_data(name, root, **options))
     for remark in data.remarks:
         warn_user(remark, FedrayWarning)
     return data
+
+
+def find_tokenizer_files(tokenizer: Any) -> list[Path]:
+    """Returns the file or folder of a tokenizer, if the option `tokenizer` names one."""
+    at = Path(tokenizer).expanduser() if isinstance(tokenizer, str | Path) else None
+    return [at] if at is not None and at.exists() else []
 
 
 def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:

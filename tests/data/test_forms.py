@@ -187,13 +187,32 @@ def test_text_needs_a_tokenizer_and_becomes_tokens(tmp_path: Path) -> None:
         assert data.kind == "tokens"
         assert data.train.x.shape == (16, 3)
         assert adapt(thing, tokenizer=encode, length=2).train.x.shape == (16, 2)
-    tokenizers = pytest.importorskip("tokenizers")
-    model = tokenizers.models.WordLevel({"[UNK]": 0, **words}, unk_token="[UNK]")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "words.json"))
-    for one in (tokenizer, str(tmp_path / "words.json")):
+    tokenizers, file = pytest.importorskip("tokenizers"), str(tmp_path / "words.json")
+
+    def save(known: dict[str, int]) -> Any:
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, **known}, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        tokenizer.save(file)
+        return tokenizer
+
+    for one in (save(words), file):
         assert hash_rows((texts, labels), tokenizer=one) == hash_rows((texts, labels), tokenizer=encode)
+    short = adapt(((texts, labels), (["good"], ["up"])), tokenizer=encode)  # the longest text of all has three tokens
+    assert (short.train.x.shape, short.test.x.tolist()) == ((20, 3), [[1, 0, 0]])
+    hub = datasets.Dataset.from_dict({"text": texts, "label": labels})
+    before = adapt(hub, tokenizer=file).train.x
+    save({word: 5 - i for word, i in words.items()})
+    assert np.array_equal(adapt(hub, tokenizer=file).train.x, np.where(before, 5 - before, 0))  # the file has changed
+
+
+def test_labels_of_parts_mean_their_own_names() -> None:
+    one, other = (TensorDataset(torch.eye(4), torch.tensor([0, 1, 0, 1])) for _ in range(2))
+    for part, names in ((one, ["cat", "dog"]), (other, ["cat", "horse"])):
+        part.classes = names  # type: ignore[attr-defined]  # as data sets of torchvision have
+    data = adapt({"A": one, "B": other}, test_fraction=0.0)
+    said = np.array(data.class_names)[data.train.y].tolist()
+    assert said == ["cat", "dog", "cat", "dog", "cat", "horse", "cat", "horse"]
+    assert np.array(data.class_names)[adapt((one, other)).test.y].tolist() == ["cat", "horse"] * 2
 
 
 def test_a_data_set_made_by_hand_takes_tensors_names_and_one_column_of_targets() -> None:
@@ -227,6 +246,8 @@ def test_a_table_of_text_has_the_clients_of_its_group() -> None:
     table = adapt(datasets.Dataset.from_pandas(TEXTS), target="kind", group="who", tokenizer=count_letters)
     assert table.train.group is not None and table.test.group is not None
     assert np.array_equal(table.train.group, data.train.group) and np.array_equal(table.test.group, data.test.group)
+    named = adapt(TEXTS.astype({"who": "category"}), target="kind", input="text", group="who", tokenizer=count_letters)
+    assert named.train.group is not None and np.array_equal(named.train.group, data.train.group)
 
 
 def test_test_rows_of_a_hub_belong_to_the_clients_of_the_training_rows() -> None:

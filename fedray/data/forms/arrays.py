@@ -565,16 +565,11 @@ def refuse_twins(names: Iterable[str], where: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Columns that number the rows of a table: the index that pandas writes, and ids.
+# Choice of the input columns of a table, and remarks about the other columns.
 
 MANY_ROWS = 20  # in a table with fewer rows, the integers of a column may all differ by chance
 INDEX = "columns of the index"  # the key of `attrs` with the columns that were the index of a table in a file of pandas
 _INDEX = re.compile(r"|Unnamed: \d+(\.\d+)*|__index_level_\d+__")  # no name, or a name that pandas or pyarrow made
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Choice of the input columns of a table, and remarks about the other columns.
-
 MOST_VALUES = 64  # a text column with more different values is an input only if the user names the column
 
 

@@ -15,13 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from fedray.core.errors import BadInput, FedrayWarning, warn_user
+from fedray.core.errors import BadInput, FedrayWarning, show_line, warn_user
 from fedray.core.options import ReadOptions
 from fedray.data.files import Spool, read_pieces
 from fedray.data.forms import hugging_face, pictures, tables
 from fedray.data.forms.arrays import INDEX, as_array, as_inputs, is_array, is_missing, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture
-from fedray.data.forms.rows import CLIENT, RawRows, make_dataset, refuse_idle, tokenize
+from fedray.data.forms.rows import (
+    CLIENT,
+    RawRows,
+    align_parts,
+    make_dataset,
+    refuse_idle,
+    refuse_second_test,
+    tokenize,
+)
 from fedray.data.types import Array, Dataset, Split, check_rows
 from fedray.files import layout
 from fedray.files.plain import expand_user_path
@@ -62,6 +70,7 @@ def read_raw_parts(thing: Any, reading: ReadOptions) -> tuple[RawRows, RawRows |
         ((2, 2), ['no', 'yes'], None)
     """
     if is_pair(thing) and all(is_pair(part) or is_torch_set(part) for part in thing):
+        refuse_second_test(reading)
         return _read_rows(thing[0], reading, "train"), _read_rows(thing[1], reading, "test")
     return _read_rows(thing, reading, "data"), _read_test(reading)
 
@@ -84,6 +93,7 @@ def _read_rows(rows: Any, reading: ReadOptions, where: str) -> RawRows:
         and any(isinstance(text, str) for text in x)
         and all(isinstance(text, str) or is_missing(text) for text in x)
     ):
+        refuse_idle(reading, set(OPTIONS) - {"size"}, "text")
         inputs = tokenize([x], reading.tokenizer, reading.length)
     else:
         array = as_array(x, f"{where}: x")
@@ -160,6 +170,8 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
             _flush(waiting, spool, i)
     _flush(waiting, spool, number)
     _warn_of_draws(dataset, first, reading)
+    used = {"size"} if pictures.number else {"tokenizer", "length"} if texts else set[str]()
+    refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"} | used, "these items")
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
     x = pictures.finish() if pictures.number else x
     names = getattr(dataset, "classes", ())
@@ -276,13 +288,14 @@ def join_pairs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
             raise BadInput(f"client {client}: {error}") from None
     refuse_empty([len(train.x) for train, _ in parts], names)
     _refuse_orders([common, *(part for pair in parts for part in pair)])
-    train = join_client_rows([train for train, _ in parts], names)
+    train = join_client_rows([train for train, _ in parts], names, reading)
     held = [test for _, test in parts]
     if any(test is not None for test in held) and not all(test is not None for test in held):
         raise BadInput(f"client {names[held.index(None)]} has no test rows, but others have: give all some, or none")
     if held[0] is not None and common is not None:
         raise BadInput(f"client {names[0]} has test rows of its own, and data.test gives common ones: leave one out")
-    test = join_client_rows([part for part in held if part is not None], names) if held[0] is not None else common
+    tests = [part for part in held if part is not None]
+    test = join_client_rows(tests, names, reading) if tests else common
     return make_dataset("clients", train, test, reading)
 
 
@@ -298,7 +311,10 @@ def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     refuse_empty([len(hub) for hub in opened.values()], list(opened))
     column = _name_column({name for hub in opened.values() for name in hub.column_names})
     joined = [hub.add_column(column, [number] * len(hub)) for number, hub in enumerate(opened.values())]
-    whole = datasets.concatenate_datasets(joined)
+    try:
+        whole = datasets.concatenate_datasets(joined)
+    except ValueError as error:
+        raise BadInput(f"data: {show_line(str(error))}: give all clients columns of one type (cast_column)") from error
     data = hugging_face.read_hugging_face(whole, reading._replace(group=column), name="clients")
     return _name_groups(data, column, list(opened))
 
@@ -366,12 +382,13 @@ def join_tables(clients: Mapping[str, Any], reading: ReadOptions, name: str = "c
     return _name_groups(data, column, names)
 
 
-def join_client_rows(parts: Sequence[RawRows], names: list[str]) -> RawRows:
+def join_client_rows(parts: Sequence[RawRows], names: list[str], reading: ReadOptions) -> RawRows:
     """Joins the samples of all clients, client after client.
 
     Raises:
         BadInput: The samples of the clients differ in shape or type.
     """
+    parts = align_parts(parts, reading)
     spool, first, types = Spool(), parts[0], {part.x.dtype for part in parts}
     alike = all(kind.kind in "iu" for kind in types) or all(kind.kind == "f" for kind in types)
     for part, client in zip(parts, names, strict=True):
@@ -419,6 +436,8 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
             raise BadInput(f"data.path = {thing}: it has no JSON of users in a folder train: put some there")
     else:
         train, test = ([thing[0]], [thing[1]]) if is_pair(thing) else ([thing], [])
+    if test:
+        refuse_second_test(reading)
     if isinstance(reading.test, Path):
         at = expand_user_path("data.test", str(reading.test))
         test = [file for some in layout.list_leaf_files(at).values() for file in some] if at.exists() else []
@@ -433,8 +452,8 @@ def read_users(thing: Any, reading: ReadOptions) -> Dataset:
         testers, parts = _read_users(test, reading)
         numbers = {name: number for number, name in enumerate(names)}
         owner = np.repeat([numbers.get(name, -1) for name in testers], [len(part.x) for part in parts])
-        held = join_client_rows(parts, testers)._replace(group=owner.astype(np.int64), columns={})
-    return make_dataset("leaf", join_client_rows(rows, names), held, reading)
+        held = join_client_rows(parts, testers, reading)._replace(group=owner.astype(np.int64), columns={})
+    return make_dataset("leaf", join_client_rows(rows, names, reading), held, reading)
 
 
 def _read_users(files: Sequence[Any], reading: ReadOptions) -> tuple[list[str], list[RawRows]]:

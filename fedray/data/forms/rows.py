@@ -219,6 +219,36 @@ def refuse_idle(reading: ReadOptions, used: Collection[str], form: str) -> None:
             raise BadInput(f"data.{key} cannot act on {form}: leave it out")
 
 
+def refuse_second_test(reading: ReadOptions) -> None:
+    """Refuses the option `test` for data that have test rows of their own."""
+    if reading.test is not None:
+        raise BadInput("data.test cannot act, because the data have test rows of their own: leave one of them out")
+
+
+def align_parts(parts: Sequence[RawRows], reading: ReadOptions) -> list[RawRows]:
+    """Gives all parts the same classes, and the same number of tokens.
+
+    Labels of torch or Hugging Face are indices of names. If parts have different names, all labels become indices of
+    the sorted names of all parts.
+
+    Raises:
+        BadInput: Parts have different names, and some labels are not indices of them.
+    """
+    named = {tuple(part.names) for part in parts if part.names}
+    if len(named) > 1:
+        names = sorted(set().union(*named))
+        for part in parts:
+            if part.y.dtype.kind not in "iu" or not set(np.unique(part.y)) <= set(range(len(part.names))):
+                told = " and ".join(", ".join(each)[:100] for each in sorted(named)[:2])
+                raise BadInput(f"data: parts have the classes {told}: give all parts the same classes")
+        parts = [part._replace(y=np.searchsorted(names, np.array(part.names)[part.y]), names=names) for part in parts]
+    if reading.tokenizer is not None and reading.length is None and all(part.x.ndim == 2 for part in parts):
+        longest = max(part.x.shape[1] for part in parts)
+        gaps = [longest - part.x.shape[1] for part in parts]
+        parts = [p._replace(x=np.pad(p.x, ((0, 0), (0, gap)))) if gap else p for p, gap in zip(parts, gaps)]
+    return list(parts)
+
+
 def make_dataset(
     name: str, train: RawRows, test: RawRows | None, reading: ReadOptions, remarks: Sequence[str] = ()
 ) -> Dataset:
@@ -247,6 +277,8 @@ def make_dataset(
     given = [part for part in (train, test) if part is train or (part is not None and len(part.x))]
     if len(given) > 1 and reading.test_fraction not in (0, ReadOptions().test_fraction):
         raise BadInput("data.test_fraction cannot act, because the data have test rows: leave it out")
+    given = align_parts(given, reading)
+    train = given[0]
     check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})

@@ -575,4 +575,4 @@ def number_groups(column: Any, known: Any) -> Array:
     values = list(known.dropna().unique())
     alike = len({isinstance(value, str) for value in values}) < 2  # numbers beside text are sorted as text
     found = {value: i for i, value in enumerate(sorted(values, key=None if alike else str))}
-    return np.asarray(column.map(found).fillna(-1).to_numpy(dtype=np.int64))
+    return np.asarray(column.map(found).astype(float).fillna(-1).to_numpy(dtype=np.int64))
