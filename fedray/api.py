@@ -222,6 +222,7 @@ def resume(
     wait_for: Mapping[str, float] | None = None,
     rounds: int | None = None,
     progress: bool | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """Continues a run from its newest checkpoint.
 
@@ -249,6 +250,7 @@ def resume(
             scenario.
         progress: Whether to print to stderr what the run is doing (such as reading the data), and its rounds. None
             prints this only in a notebook.
+        watch: A function that is called after each evaluated round, as in `run`.
 
     Raises:
         BadInput: `path` is no run directory, or the scenario, the data or an object of the run has changed since the
@@ -260,6 +262,6 @@ def resume(
     require_run_directory(folder)
     modules = import_first(read_keys(folder), modules)
     own = take_objects(given, modules=modules, reading=read_data_options(folder))
-    with show_if_wanted(progress, str(folder), None) as show:
+    with show_if_wanted(progress, str(folder), watch) as show:
         resume_run(folder, own, show, address=address, wait_for=wait_for, rounds=rounds)
     return Run(folder, own)

@@ -23,6 +23,7 @@ from fedray.data.shards import Shards, hash_array, hash_shards, hash_text, sum_u
 from fedray.data.types import Dataset, check_dataset, limit_rows
 from fedray.features.boosting import Ensemble, boosted_net
 from fedray.files.plain import expand_user_path
+from fedray.files.run_files import sum_file
 from fedray.metrics import scores
 from fedray.own_code.contract import hash_values, write_object
 from fedray.own_code.user_code import hash_files, hash_source, is_own_module
@@ -376,6 +377,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
         - `source`: a digest of each of the user's functions and classes, under a name such as "loss mine: smooth". The
           digest is empty if there is no source.
         - `files`: a digest of each of the user's modules that these functions and classes need.
+        - `tables`: a digest of each of the files `clients.trace`, `graph.edges` and `graph.failures`.
         - `values`: a digest of each value that these functions and classes use, under a name such as "loss mine:
           weights". Values of callbacks are left out, because a callback may change them.
         - `names`: the file that registered each of the user's names, under a name such as "method mine".
@@ -399,6 +401,8 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
         source["augmentations: their order"] = hash_text(repr(augment))
     layout, own_network = study.net.layout, any(kind == "model" for kind, _ in code)
     weights = scenario.model.weights
+    tables = {"clients.trace": scenario.clients.trace, "graph.edges": scenario.graph.edges}
+    tables["graph.failures"] = scenario.graph.failures
     first = {} if weights is None else {"first weights": hash_array(read_weights(weights, study.net).numpy())}
     return {
         "data": hash_shards(study.shards, exact=is_read),
@@ -410,6 +414,7 @@ def describe_study(scenario: Scenario, own: registry.UserObjects, study: Study) 
             **({"modules": hash_text(write_object(study.net.module))} if own_network else {}),
         },
         "source": source,
+        "tables": {key: sum_file(expand_user_path(key, at))[1] for key, at in tables.items() if at is not None},
         "files": hash_files(own.modules, code.values()),
         "values": values,
         "names": {

@@ -79,7 +79,7 @@ def list_test_choices(study: Study, progress: Progress) -> dict[str, str]:
         key: name
         for key, name in chosen.items()
         if not cut_split(name)[0]
-        and (progress.courses.get(BEST) if key == "checkpoint.best" else progress.stopped.startswith(f"{name} has "))
+        and (find_best(study, progress) if key == "checkpoint.best" else progress.stopped.startswith(f"{name} has "))
     }
 
 
@@ -87,18 +87,20 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Collects each metric's values from the worlds that measured it.
 
     Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. Such a NaN is left out if the
-    metric has values in other worlds. A NaN that comes from diverged training stays (the world's `nll` or `rmse` is
-    then not finite).
+    metric has values in other worlds. A NaN that comes from diverged training stays (the world's `nll` or `rmse`, or
+    that of held-out samples, is then not finite).
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
         {'accuracy': [0.5, 0.75], 'nll': [1.0]}
-        >>> collect_values([{"nll": 0.2, "roc_auc": math.nan}, {"nll": 0.1, "roc_auc": 0.75}])["roc_auc"]
+        >>> rows = [{"hold_out_nll": 0.2, "f1": math.nan}, {"hold_out_nll": 0.1, "f1": 0.75}]
+        >>> collect_values(rows)["f1"]
         [0.75]
     """
     found: dict[str, list[tuple[float, bool]]] = {}  # (value, whether it is undefined) in each world
     for row in rows:
-        sound = any(isinstance(row.get(name), float) and math.isfinite(row[name]) for name in ("nll", "rmse"))
+        losses = (row.get(split + name) for split in ("", "hold_out_") for name in ("nll", "rmse"))
+        sound = any(isinstance(loss, float) and math.isfinite(loss) for loss in losses)
         for name, value in row.items():
             if isinstance(value, float):
                 found.setdefault(name, []).append((value, sound and math.isnan(value)))
@@ -148,6 +150,15 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
     return bool(found) and all(round - at >= patience for at in found)
 
 
+def find_best(study: Study, progress: Progress) -> list[list[float]]:
+    """Returns a list with the best value of `checkpoint.best` so far and its round. It is empty if there is none.
+
+    Each metric has a list of its own, because the key may be edited. Earlier versions stored it without a name.
+    """
+    earlier = progress.courses.pop(BEST, [])
+    return progress.courses.setdefault(f"{BEST} {study.evaluation.best}", earlier)
+
+
 def follow_metrics(study: Study, progress: Progress) -> bool:
     """Updates the best values so far after an evaluation, and returns whether this round is the best so far.
 
@@ -169,9 +180,8 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         return False
     name = name_watched_score(rows[0], rules.best)
     known = [read_value(row, name, "checkpoint.best") for row in rows]
-    mean = None if None in known else float(np.mean([value for value in known if value is not None]))
-    best = progress.courses.setdefault(BEST, [])
-    return follow_course(best, [mean], progress.round, lower=lower_is_better(name))
+    mean = None if None in known else float(np.mean(collect_values(rows)[name]))
+    return follow_course(find_best(study, progress), [mean], progress.round, lower=lower_is_better(name))
 
 
 def find_stop(study: Study, progress: Progress) -> str:
@@ -180,7 +190,8 @@ def find_stop(study: Study, progress: Progress) -> str:
     if rules.stop_at is not None and progress.metrics and study.is_complete(progress.round):
         name, wanted = name_watched_score(progress.metrics[0], rules.stop_at[0]), rules.stop_at[1]
         values = [read_value(row, name, "evaluate.stop_at.metric") for row in progress.metrics]
-        if all(value is not None and reaches_target(name, value, wanted) for value in values):
+        defined = collect_values(progress.metrics).get(name, [])
+        if None not in values and all(reaches_target(name, value, wanted) for value in defined):
             return f"{name} has reached {wanted:g}"
     if rules.patience is not None:
         name = name_watched_score(progress.metrics[0] if progress.metrics else {}, rules.patience.metric)

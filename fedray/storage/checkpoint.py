@@ -146,6 +146,8 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         raise FedrayError(f"{folder} holds no checkpoint: start the run again with `fedray run`")
     path = folder / f"round-{known[-1] if round is None else round:06d}"
     remedy = f"`fedray resume {folder.parent}` goes on from the checkpoint before it"
+    if folder.name == run_files.BEST_FOLDER:
+        remedy = "the newest models may be whole; a new run finds the best ones again"
     totals = run_files.read_progress(path, remedy)
     tensors = _load_tensors(path / run_files.STATE_FILE, totals.get(run_files.FILES_KEY, {}), remedy)
     parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}

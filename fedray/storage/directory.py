@@ -228,11 +228,10 @@ def claim_numbered(wanted: Path) -> Iterator[Path]:
 def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
     """Gives a run a hidden name beside its directory, while a new run begins in the directory.
 
-    At the end of the `with` block, or when a signal ends the process, the run is put back if no new run is in the
-    directory. Otherwise it is removed.
+    If the `with` block fails, or a signal ends the process, the run is put back in place of the new one.
 
     Yields:
-        A function that does this earlier.
+        A function that removes the run, after which nothing is put back. The end of the block calls it, too.
 
     Raises:
         BadInput: A different process writes the run.
@@ -240,17 +239,20 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
 
+    def forget() -> None:
+        shutil.rmtree(aside, ignore_errors=True)
+
     def settle() -> None:
-        if aside.exists() and not (out / "scenario.yaml").exists():
+        if aside.exists():
             shutil.rmtree(out, ignore_errors=True)
             with suppress(OSError):
                 aside.rename(out)
-        shutil.rmtree(aside, ignore_errors=True)
 
     with current_ending().call(settle):
         with lock_run_directory(out, wait=False), plain.explain_unwritable(out):
             out.rename(aside)
-        yield settle
+        yield forget
+        forget()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from fedray.metrics.scores import reaches_target
 from fedray.scenario import identity, names
 from fedray.scenario.nested import load_yaml, write_yaml
 from fedray.scenario.schema import Scenario
-from fedray.simulation.rounds import BEST, collect_values, draw_first_state, list_test_choices, name_watched_score
+from fedray.simulation.rounds import collect_values, draw_first_state, find_best, list_test_choices, name_watched_score
 from fedray.simulation.stacking import read_part
 from fedray.simulation.study import Progress, Study, cost_answer
 from fedray.storage.checkpoint import read_table, write_parquet
@@ -162,8 +162,8 @@ def make_summary(study: Study, progress: Progress, out: Path, model_hash: str, s
         more["untrained_models"] = lost
     if (drawn := count_untrained_answers(study, progress)) > lost:
         more["drawn_models"] = drawn - lost
-    if study.evaluation.best is not None and progress.courses.get(BEST):
-        value, round = progress.courses[BEST][0]
+    if study.evaluation.best is not None and (best := find_best(study, progress)):
+        value, round = best[0]
         name = name_watched_score(progress.metrics[0] if progress.metrics else {}, study.evaluation.best)
         more["best"] = {"metric": name, "value": value, "round": int(round)}
     if chosen := list_test_choices(study, progress):
@@ -453,6 +453,7 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
     "source": "the source of {} is not what the run began with: restore it",
     "network": "the network is not the one the run began with ({}): restore it",
     "files": "the file of module {} is not what the run began with: restore it",
+    "tables": "the file of {} is not what the run began with: restore it",
     "engine": "the engine is not the one the run began with ({}): restore it",
 }
 
@@ -508,7 +509,8 @@ def check_identity(out: Path, digests: Digests) -> None:
         BadInput: Something has changed.
     """
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
-    _compare(out, read_identity(out), {**digests, "values": values}, tell_user)
+    used = {part: found for part, found in digests.items() if part != "tables"}  # for training alone
+    _compare(out, read_identity(out), {**used, "values": values}, tell_user)
 
 
 def check_scenario_file(out: Path, *, any_rounds: bool = False) -> None:
@@ -611,15 +613,15 @@ def check_longer(out: Path, scenario: Scenario, rounds: int) -> None:
     """Checks that the run of a scenario can be made longer, to `rounds` rounds in all. The run may be finished.
 
     Raises:
-        BadInput: The run has done more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
+        BadInput: The run has more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
             error is also raised if the longer run would differ from a run that had this length from the start.
     """
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
     spec = names.method_spec_of(scenario.method.name)
     if spec.parts or spec.fits:
         raise BadInput(f"--rounds {rounds}: a stack or an ensemble of learners is not made longer: start a new run")
-    if rounds < done:
-        raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
+    if rounds < (least := max(done, scenario.rounds)):
+        raise BadInput(f"--rounds {rounds}: the run has {least} rounds: give at least as many")
     if rounds > done:
         totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(scenario, totals, rounds)
