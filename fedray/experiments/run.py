@@ -282,7 +282,8 @@ def make_candidate_scenario(scenario: Scenario) -> Scenario:
     Samples are withheld, and models are evaluated at the end.
     """
     data = replace(scenario.data, hold_out=scenario.data.hold_out or HELD_OUT_SHARE)
-    once = EvaluateKeys(every=max(1, scenario.rounds), personal=answers_clients_apart(to_plain(scenario)))
+    apart, steps = answers_clients_apart(to_plain(scenario)), scenario.evaluate.personal_steps
+    once = EvaluateKeys(every=max(1, scenario.rounds), personal=apart, personal_steps=steps)
     local, best = replace(scenario.local, lr_grid=[]), replace(scenario.checkpoint, best=None)
     own = {key: name for key, name in (scenario.own or {}).items() if key != "callbacks"}
     rest = replace(scenario, own=own or None, callbacks=None, stop=None, checkpoint=best, loggers=[], table=[])

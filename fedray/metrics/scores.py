@@ -198,10 +198,12 @@ def lower_is_better(name: str) -> bool:
     scikit-learn, higher values are always better, because its errors are negated (`neg_..._error`).
 
     Example:
-        >>> [lower_is_better(name) for name in ("accuracy", "nll_residual", "hold_out_rmse_mean", "neg_log_loss")]
-        [False, True, True, False]
+        >>> [lower_is_better(name) for name in ("accuracy", "hold_out_rmse_mean", "neg_log_loss", "my_loss_min")]
+        [False, True, False, True]
     """
     found = scores.find_score(name)
+    for of_members in ("_min", "_mean", "_max"):
+        name = name.removesuffix(of_members)
     return name.endswith(("_error", "_loss")) and "neg_" not in name if found is None else bool(found.lower)
 
 

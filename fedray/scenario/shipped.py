@@ -73,11 +73,11 @@ def begins_untrained(keys: Mapping[str, Any]) -> bool:
 def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
     """Returns whether each client of the run predicts with its own models or weights.
 
-    For a user's own method, this depends only on `local.private` and `predict.gamma`.
+    For a user's own method, this depends only on `local.private`, `evaluate.personal_steps` and `predict.gamma`.
     """
     spec, _ = _read_method(keys)
-    local, predict = (keys.get(name) or {} for name in ("local", "predict"))
-    models = (spec.own_models and spec.trains) or local.get("private")
+    local, predict, evaluate = (keys.get(name) or {} for name in ("local", "predict", "evaluate"))
+    models = (spec.own_models and spec.trains) or local.get("private") or evaluate.get("personal_steps")
     weights = spec.defaults.get("evaluate", {}).get("personal") or math.isfinite(predict.get("gamma", math.inf))
     return bool(models or weights)
 

@@ -30,6 +30,7 @@ from fedray.scenario import nested
 from fedray.scenario.identity import is_free
 from fedray.scenario.names import is_own
 from fedray.scenario.schema import make_section
+from fedray.simulation.rounds import collect_values
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Objectives, which are computed from the evaluated rounds of a training. Their scores are measured on withheld samples
@@ -243,7 +244,7 @@ def _read_within(objective: SweepObjective, history: Sequence[Row], limit: float
     found = read_at_budget(costs, scores, limit)
     if found is None:
         within = next(key for key, axis in WITHIN.items() if axis == objective.axis)
-        raise FedrayError(f"{objective.name}: no evaluation lies near {within}, inside it: lower evaluate.every")
+        raise FedrayError(f"{objective.name}: no evaluation lies near {within}, inside it: raise {within}")
     return found.value
 
 
@@ -272,7 +273,9 @@ def average_objectives(
                 f"{objective.name} was not measured (one model, or too few held-out rows?): raise method.models, or "
                 "data.hold_out"
             )
-        each = [compute_value(objective, history) for history in histories]
+        found = [compute_value(objective, history) for history in histories]
+        rows = [{**history[-1], "": float(value)} for history, value in zip(histories, found, strict=True)]
+        each = collect_values(rows)[""]  # without worlds in which the metric is undefined
         values.append(float(f"{np.mean(each):.{DIGITS}g}"))
         if math.isnan(values[-1]):
             raise FedrayError(f"{objective.name} is not a number: lower local.lr")

@@ -101,7 +101,8 @@ class Sweep:
         """Returns the scenario of a trial.
 
         If an objective has a budget or a target, models are evaluated in every round, even if the base scenario sets
-        `evaluate.every`. A score from many rounds before the end of the budget would be too old.
+        `evaluate.every` or `evaluate.every_seconds`. A score from many rounds before the end of the budget would be too
+        old.
 
         Otherwise, the trial keeps the `evaluate.every` of the base scenario. If the base scenario does not set this
         key, and a rule or a callback may end the training early, models are evaluated in every round. In all other
@@ -111,7 +112,7 @@ class Sweep:
         if any(objective.is_personal for objective in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
         if any(objective.needs_history for objective in self.objectives):
-            return replace(found, evaluate=replace(found.evaluate, every=1))
+            return replace(found, evaluate=replace(found.evaluate, every=1, every_seconds=None))
         if list_end_metrics(found) or found.callbacks or "every" in self.base.get("evaluate", {}):
             return found
         return replace(found, evaluate=replace(found.evaluate, every=found.method.models))
@@ -189,11 +190,13 @@ def check_sweep(sweep: Sweep) -> None:
         try:
             trials.append(sweep.scenario(chosen))
             _check_trial(trials[-1])
-            if trials[-1].data.hold_out != base.data.hold_out:  # set by a choice for the whole section `data`
-                raise BadInput(
-                    f"data.hold_out = {trials[-1].data.hold_out:g}, but {base.data.hold_out:g} in the scenario: trials "
-                    "would be compared on different data: leave it out of the space"
-                )
+            for key in ("hold_out", "test_clients"):  # set by a choice for the whole section `data`
+                own, common = getattr(trials[-1].data, key), getattr(base.data, key)
+                if own != common:
+                    raise BadInput(
+                        f"data.{key} = {own}, but {common} in the scenario: trials would be compared on different "
+                        "data: leave it out of the space"
+                    )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
     _refuse_unread(sweep, trials)

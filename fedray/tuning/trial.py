@@ -32,9 +32,10 @@ from fedray.core.errors import BadInput, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import choose_device, reopen_study, require_one_cpu_actors, run_inline
 from fedray.files import plain
-from fedray.files.run_files import TRACEBACK_FILE, find_checkpoints
+from fedray.files.run_files import SUMMARY_FILE, TRACEBACK_FILE, find_checkpoints
 from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
+from fedray.report.read import CONTEXT
 from fedray.runtime.environment import prepare_process, use_one_thread
 from fedray.runtime.session import Enough, Inline, Snapshot
 from fedray.scenario import nested
@@ -43,6 +44,7 @@ from fedray.scenario.loader import dump_scenario, read_scenario, to_plain
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.scenario.shipped import count_last_phase_rounds, find_last_phase_start
+from fedray.simulation.rounds import collect_values
 from fedray.simulation.study import Progress, Study
 from fedray.storage import checkpoint, directory, summary
 from fedray.tuning import optuna_study
@@ -81,8 +83,8 @@ def make_reporter(
         if step in reported and max(reported) > step:  # an interrupted trial trains these rounds again
             return False
         with optuna_study.explain_storage(location.storage):
-            if step not in reported:
-                trial.report(float(np.mean([row[objective.metric] for row in rows])), step)
+            if step not in reported and (values := collect_values(rows).get(objective.metric)):
+                trial.report(float(np.mean(values)), step)
             pruned = trial.should_prune() and round < ends
             if pruned:  # some pruners answer only once
                 trial.set_user_attr(optuna_study.PRUNED, step)
@@ -334,7 +336,8 @@ def look_up_values(job: TrialTask, folder: Path) -> Outcome:
     histories = read_histories(folder)
     if read_scenario(folder / "scenario.yaml", explicit=False).predict != job.scenario.predict:
         rows = score_models(folder, job.scenario, job.own)
-        histories = [[*history[:-1], {**history[-1], **row}] for history, row in zip(histories, rows, strict=True)]
+        last = [{name: history[-1][name] for name in CONTEXT if name in history[-1]} for history in histories]
+        histories = [[*h[:-1], {**old, **row}] for h, old, row in zip(histories, last, rows, strict=True)]
     values, errors = average_objectives(job.objectives, histories)
     return Outcome("complete", values, errors=errors)
 
@@ -624,7 +627,9 @@ def _recall_trainings(state: SearchState) -> None:
         if kind not in seen:
             reopen_study(path.parent, state.own)
         seen.add(kind)
-        state.trainings[known["key"]] = Training(*known["is"][:3])
+        run, ended, seconds = known["is"][:3]
+        ended = "complete" if (path.parent / SUMMARY_FILE).is_file() else ended  # a pruned one may be resumed by hand
+        state.trainings[known["key"]] = Training(run, ended, seconds)
 
 
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:

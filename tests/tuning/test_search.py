@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import math
 import signal
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -80,6 +81,10 @@ def test_every_alpha_and_score_of_conformal_sets_is_answered_by_one_training(tmp
     (size,) = (row["values"]["conformal_size"] for row in trials if [*row["params"].values()] == [0.5, "aps"])
     alone = fedray.run(BASE, data__hold_out=0.2, predict__conformal={"alpha": 0.5, "score": "aps"})
     assert size == pytest.approx(alone.metrics["hold_out_conformal_size"], rel=1e-11)
+    _, trials = run(
+        sweep({**space, "predict.conformal.alpha": [0.3, 0.1]}, objectives=["conformal_size"]), tmp_path / "few"
+    )
+    assert {row["params"]["predict.conformal.alpha"] for row in trials if row["state"] == "complete"} == {0.3}
 
 
 @pytest.mark.slow
@@ -340,6 +345,8 @@ def test_trials_that_did_equally_well_have_one_value() -> None:
     worlds = [[[{"round": 0, "hold_out_accuracy": value}] for value in order] for order in orders]
     assert len({float(np.mean(order)) for order in orders}) == 2
     assert {tuple(space.average_objectives([accuracy], each)[0]) for each in worlds} == {(0.2,)}
+    lacks = [[{"hold_out_nll": 1.0, "hold_out_accuracy": value}] for value in (math.nan, 0.5)]  # a class, in one fold
+    assert space.average_objectives([accuracy], lacks) == ([0.5], (None,))
     never = space.read_objective("o", {"name": "rounds_to_accuracy", "target": 0.9})
     assert space.average_objectives([never], worlds[0]) == ([float("inf")], (None,))
 
