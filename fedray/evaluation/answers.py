@@ -272,15 +272,6 @@ Value = Callable[[int, IntArray | None], FloatArray]  # (client, its samples or 
 Group = Callable[[int], int | None]  # client -> key of its group, whose clients get the same predictions, or None
 
 
-def group_by_weights(weights: FloatArray | None) -> Group:
-    """Returns the argument `group` of `value_each`, a function that takes a client and returns its group.
-
-    If `weights` is None, all clients predict alike and are in group 0. Otherwise each client predicts in its own way,
-    and its group is None.
-    """
-    return lambda _client: 0 if weights is None else None
-
-
 def value_each(
     clients: IntArray, find: RowsOfClient, value: Value, group: Group = lambda _client: None, *, skip: bool = False
 ) -> Iterator[tuple[WeightedRows, FloatArray]]:
@@ -391,7 +382,8 @@ def measure_clients(
         return score_rows(study, mean, y)
 
     clients = np.arange(0 if weights is None else len(weights)) if clients is None else clients
-    each = value_each(clients, rows_of_clients(study, world, split), count, group_by_weights(weights))
+    alike = 0 if weights is None else None
+    each = value_each(clients, rows_of_clients(study, world, split), count, lambda _client: alike)
     found = np.array([float(own.mean(errors)) for own, errors in each])
     return found if study.classes else np.sqrt(found)
 
@@ -430,7 +422,8 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         return value_each(client, rows_of_clients(study, world, split), count, find_tier, skip=study.skip)
 
     def find_tier(client: int) -> int | None:
-        return None if not phase.nets else int(study.clients.tier_of(np.array([client]))[0])
+        sliced = [piece for piece in phase.pieces if piece.answers][-1].nets
+        return None if not sliced else int(study.clients.tier_of(np.array([client]))[0])
 
     for both in zip(ask("test"), ask("hold_out"), strict=True):
         found = torch.empty(2, max(1, phase.trainings - 1), dtype=torch.float64)
@@ -735,9 +728,9 @@ def compute_client_values(
             return inquiry.measure(study, world, said, rows, weights[client])
         return inquiry.measure(study, world, of, None, None) if common is None else common
 
-    return list(
-        inquiry.summarize(study, value_each(clients, inquiry.rows(study, world), value, group_by_weights(weights)))
-    )
+    alike = 0 if weights is None else None
+    each = value_each(clients, inquiry.rows(study, world), value, lambda _client: alike)
+    return list(inquiry.summarize(study, each))
 
 
 def compute_own_values(

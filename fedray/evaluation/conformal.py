@@ -190,20 +190,18 @@ def measure_all_sets(
     """
     rule = study.evaluation.conformal
     assert rule is not None
-    if not study.method.phase.is_personal:
-        return [
-            _measure_world(study, w, measured, rule, calibrate(study, w, measured, rule), own={}) for w in range(worlds)
-        ]
 
     def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
         values = np.full(study.worlds, np.inf)  # worlds that are not measured keep infinite thresholds
         values[: len(thresholds)] = [one.value for one in thresholds]
         return answers.ask_own(runtime, state, make_request(split, rule, values))
 
-    own = answers.ask_own(runtime, state, make_request("hold_out", rule))
+    personal, told = study.method.phase.is_personal, dict[str, answers.Own]()
+    own = answers.ask_own(runtime, state, make_request("hold_out", rule)) if personal else None
     found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
-    told = {"hold_out": ask("hold_out", [one.half.known_clients for one in found])}
-    if measured.test:
+    if personal:
+        told["hold_out"] = ask("hold_out", [one.half.known_clients for one in found])
+    if personal and measured.test:
         told["test"] = ask("test", [one.whole.known_clients for one in found])
     return [_measure_world(study, w, measured, rule, found[w], own=told) for w in range(worlds)]
 

@@ -193,8 +193,9 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether clients may differ in their weights over the models, because of `predict.gamma` or of tiers."""
-    return not study.method.phase.is_personal and (study.evaluation.gamma is not None or answer.tiers is not None)
+    """Returns whether clients may differ in their weights over the models, by the method, `predict.gamma` or tiers."""
+    phase, asked = study.method.phase, study.evaluation.gamma is not None
+    return not phase.is_personal and (phase.weighs or asked or answer.tiers is not None)
 
 
 def find_client_weights(
@@ -339,7 +340,8 @@ def predict_split(
     if study.classes:
         return Predicted(*answer_world(outputs, study.evaluation.average, answer, world), None)
     of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
-    return Predicted(of.means, of.moments.mean, of)
+    members = predict_means(study, world, outputs[1:])[..., 0] if study.parts else of.means
+    return Predicted(members, of.moments.mean, of)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -602,7 +604,8 @@ def make_evaluator(
             rows.append(row)
             if keep_clients is not None and clients is not None:
                 keep_clients(progress.round, world, clients)
-        if test and study.replicates > 1 and study.shards.data.noise is not None:
+        grid = study.shards.data.noise is not None and not study.scenario["data"].get("test_clients")
+        if test and study.replicates > 1 and grid:  # all worlds have the same noiseless test samples
             parts = decompose_error(study, measured.test, measured.answer)
             rows = [row | more for row, more in zip(rows, parts, strict=True)]
         return rows
@@ -626,17 +629,16 @@ def _score_world(
     outputs = {split: join_pieces(pieces, world) for split, _, pieces in scored}
     for split, prefix, _ in scored:
         found = predict_split(study, world, outputs[split], split, answer, residual=residual)
-        scores = score_answer(study, world, outputs[split], study.split(split, world)[1], found)
+        scores = score_answer(study, study.split(split, world)[1], found)
         further = score_own_metrics(study, world, split, found)
         scores |= {name: value for name, value in further.items() if name not in scores}
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
         row |= scores if split == "test" else {prefix + k: v for k, v in scores.items() if isinstance(v, float)}
     own = bool(measured.weights or measured.own)
-    told = {prefix: split for split, prefix, _ in splits} | ({"hold_out_": "hold_out"} if measured.own else {})
     each = {}
     if own or study.evaluation.clients:
-        each = {prefix: _score_clients(study, world, measured, outputs, split) for prefix, split in told.items()}
+        each = {prefix: _score_clients(study, world, measured, outputs, split) for split, prefix, _ in splits}
     for prefix, values in each.items() if own else ():
         row |= answers.summarize_clients(values, prefix, classes=bool(study.classes))
     by_metric: dict[str, FloatArray] = {}
@@ -678,13 +680,11 @@ def _score_clients(
     return answers.measure_clients(study, world, voters, weights, split, clients=clients, common=common)
 
 
-def score_answer(study: Study, world: int, outputs: Tensor, y: Tensor, found: Predicted) -> dict[str, Any]:
+def score_answer(study: Study, y: Tensor, found: Predicted) -> dict[str, Any]:
     """Returns all scores of a world's ensemble on a split, and the scores of each member.
 
     Args:
         study: The trained study (the objects of the run).
-        world: Index of the world (a seed and a fold).
-        outputs: Raw outputs of all models on the whole split, `[K, n, C]`.
         y: True labels or targets of the split, `[n]`.
         found: The predictions for the whole split.
     """
@@ -696,11 +696,11 @@ def score_answer(study: Study, world: int, outputs: Tensor, y: Tensor, found: Pr
         return {**scores, **{f"member_{name}": values for name, values in each.items()}}
     values: dict[str, Any] = score_regression(of)
     if study.parts:
-        bases, rmse = predict_means(study, world, outputs[1:])[..., 0], partial(regression.rmse, y=of.y)
-        errors = [rmse(one) for one in bases]
+        rmse = partial(regression.rmse, y=of.y)
+        errors = [rmse(one) for one in members]
         values = {name: value for name, value in values.items() if not name.startswith("member_")}
         values |= classification.score_range("rmse", errors) | {"member_rmse": errors}
-        values |= score_bases(study, bases, "rmse", rmse)
+        values |= score_bases(study, members, "rmse", rmse)
     return values
 
 

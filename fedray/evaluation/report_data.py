@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedray.core.method import Answer
-from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Objective, State
+from fedray.core.types import FloatArray, IntArray, Objective, State
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.evaluate import (
@@ -214,7 +214,9 @@ def write_report_data(
     arrays |= measure_loss_plane(study, progress.state)
     clusters = study.shards.clusters(0)
     if clusters is not None:
-        arrays["clusters"] = clusters[:EVALUATED_CLIENTS]
+        arrays["clusters"] = clusters
+    if study.scenario["data"].get("test_clients"):
+        arrays["client_ids"] = study.client_ids(0, np.arange(study.clients.number))
     if study.method.phase.walk is not None:
         arrays["graph_edges"] = study.method.phase.walk.edges
     wanted = study.method.answer is None or study.evaluation.gamma is not None or answer.tiers is not None
@@ -258,7 +260,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
         common_weights = np.full(len(outputs), 1.0 / len(outputs))
     known = np.arange(answers.count_known(study))
     equal = np.tile(common_weights, (len(known), 1))
-    own = study.method.phase.weighs or study.method.one_model_per_client or has_client_weights(study, answer)
+    own = study.method.one_model_per_client or has_client_weights(study, answer)
     weights = find_client_weights(study, runtime, answer, [known])[0] if own else equal
     if study.method.phase.is_personal:
         scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)

@@ -215,7 +215,7 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
 
     Returns:
         For each replicate and fold, the paths of the files `replicate-R-fold-F-model-K.KIND` and then
-        `replicate-R-fold-F-ensemble.KIND`. A stack is one program.
+        `replicate-R-fold-F-ensemble.KIND`. A model with weight 0 has no file. A stack is one program.
 
     Raises:
         BadInput: A package for the format is missing, the exporter does not accept a network, or predictions are no
@@ -228,13 +228,16 @@ def write_programs(study: Study, answer: Answer, predict: Predict, folder: Path,
         raise BadInput(f"{refused}the run does more than average networks ({more}): use Run.predict")
     for world in range(study.worlds):
         rows, counters = (part[world * answer.models :][: answer.models] for part in answer.state[:2])
+        present = list[int]()
         if not study.parts:  # a stack is one network, with the weights inside
             rows, counters = answer.drop_absent(rows, world), answer.drop_absent(counters, world)
+            present = answer.drop_absent(torch.arange(answer.models), world).tolist()
         networks = [_make_network(study, row, counter) for row, counter in zip(rows, counters, strict=True)]
         x = study.stored_split("test", world)[0][:CHECKED_ROWS]
         mean, members = predict(x, world)
         weights = None if study.parts else answer.weigh_present(world)
-        parts = {} if study.parts else {f"model-{k}": ([one], None, members[k]) for k, one in enumerate(networks)}
+        each = zip(present, networks, members, strict=False)  # no member of a stack has a file
+        parts = {f"model-{k}": ([one], None, expected) for k, one, expected in each}
         raw = torch.from_numpy(add_back(x.numpy(), data.origin))
         raw = raw.long() if data.kind == "tokens" else raw if data.origin is not None else raw.float()
         for name, (some, shares, expected) in (parts | {"ensemble": (networks, weights, mean)}).items():

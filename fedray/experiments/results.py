@@ -210,26 +210,31 @@ class Predictor:
             world: The world (index of a replicate and fold) whose models predict.
             client: The id of a client of the run. None means the prediction for new clients.
         """
-        study, answer = self.study, self.answer
-        models, weights = slice(world * answer.models, (world + 1) * answer.models), None
+        study, answer, weights = self.study, self.answer, None
+        models, first = slice(world * answer.models, (world + 1) * answer.models), 0
         rows, counters = answer.state.models[models], answer.state.counters[models]
         if client is not None and study.method.phase.is_personal:
             rows = pick_own_models(self.worker, self.state, world, client)
             answer = Answer(State(rows, counters, {}), len(rows))
-        elif client is not None and not study.parts:
-            weights = self._weights(world, client)
-        elif answer.weights is not None:
-            weights = answer.weights[world] / answer.weights[world].sum()
+        elif study.parts:  # one network, whose first outputs are those of the stack
+            assert answer.weights is not None
+            weights, first = answer.weights[world], 1
+        else:
+            rows, counters = answer.drop_absent(rows, world), answer.drop_absent(counters, world)
+            weights = answer.weigh_present(world)
+            if client is not None:
+                alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(study.worlds)]
+                weights = find_client_weights(study, self.runtime, answer, alone)[world][0]
         pieces = [self.worker.forward(rows, counters, world, piece) for piece in torch.split(inputs, EVALUATED_ROWS)]
         outputs = torch.cat(pieces, dim=1)  # [A, n, C]
         if not study.classes:
             means, variances = predict_targets(study, world, outputs, inputs, answer)
             moments = classification.mixture_moments(means, weights, variances)
-            return Prediction(*moments, None, _pick_members(study, answer, world, means)), answer
+            return Prediction(*moments, None, means[first:]), answer
         members, mean = classification.answer_classes(outputs.numpy(), study.evaluation.average, weights)
         mean = mean if answer.combine is None else answer.combine(world, members)
         spread = classification.mixture_moments(members, weights).variance
-        return Prediction(mean, spread, mean, _pick_members(study, answer, world, members)), answer
+        return Prediction(mean, spread, mean, members[first:]), answer
 
     def add_sets(
         self, found: Prediction, rule: ConformalRule, inputs: Tensor, world: int, *, answer: Answer, client: int | None
@@ -253,8 +258,8 @@ class Predictor:
             draw = partial(draw_uniform, study, world, inputs)
             return replace(found, sets=~(score_labels(found.probabilities, draw, rule) > threshold))
         mean, variance = (each.reshape(len(each), -1)[:, 0] for each in (found.mean, found.variance))
-        scale, known, alone = study.target_scale(world) ** 2, residual.get(world), answer.models == 1
-        spread = known and known.mean
+        scale, known = study.target_scale(world) ** 2, residual.get(world)
+        spread, alone = known and known.mean, len(found.members) == 1 or bool(study.parts)
         if client is not None and study.method.phase.is_personal:
             state = answer.state
             spread = measure_own_residual(self.worker, state.models, state.counters, world, client)
@@ -264,26 +269,6 @@ class Predictor:
         noise = find_noise(study, world, answer, alone=alone, residual=spread)
         half = threshold * np.sqrt(np.maximum(variance + noise * scale, VARIANCE_FLOOR * scale))
         return replace(found, interval=np.stack([mean - half, mean + half], axis=1))
-
-    def _weights(self, world: int, client: int) -> FloatArray:
-        """Returns the weights with which a client averages the A models that `Method.answer` returns, `[A]`.
-
-        Models that do not predict have the weight 0.
-        """
-        alone = [np.array([client] if one == world else [], dtype=np.int64) for one in range(self.study.worlds)]
-        found: FloatArray = find_client_weights(self.study, self.runtime, self.answer, alone)[world][0]
-        if self.answer.weights is None or self.study.method.phase.weighs:
-            return found
-        weights = np.zeros(self.answer.models)
-        weights[self.answer.weights[world] > 0] = found
-        return weights
-
-
-def _pick_members(study: Study, answer: Answer, world: int, each: FloatArray) -> FloatArray:
-    """Extracts the predictions of the ensemble's members from the predictions of all A models, `[A, n, ...]`."""
-    if study.parts:  # the prediction of a stack comes first
-        return each[1:]
-    return each if answer.weights is None else each[answer.weights[world] > 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -325,7 +310,8 @@ class Distilled:
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
     """Standardizes raw inputs with the statistics of one replicate and fold."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
-    return study.shards.normalize(inputs[None], torch.tensor([world]))[0]
+    inputs = study.shards.normalize(inputs[None], torch.tensor([world]))[0]
+    return inputs.to(study.dtype) if inputs.is_floating_point() else inputs
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -268,13 +268,14 @@ def figure_data(run: ReadRun) -> Figure | None:
     held = float((counts > 0).sum(axis=1).mean())
     title = f"A client holds {held:.3g} of {classes} classes and {size.mean():.4g} samples on average"
     title += f" ({size.min():.0f} to {size.max():.0f})"
-    return draw_counts(title, counts, read_class_names(run, classes))
+    return draw_counts(title, counts, read_class_names(run, classes), run.client_ids(len(counts)))
 
 
-def draw_counts(title: str, counts: IntArray, names: Sequence[str]) -> Figure:
+def draw_counts(title: str, counts: IntArray, names: Sequence[str], ids: IntArray | None = None) -> Figure:
     """Draws the number of samples of each class at each of N clients, `[N, C]`, as stacked bars.
 
-    `names` has the names of the C classes. Without classes, C is 1 and the counts are the sizes of the clients.
+    `names` has the names of the C classes. Without classes, C is 1 and the counts are the sizes of the clients. `ids`
+    has the ids of the clients. None means 0 to N - 1.
     """
     clients, classes = counts.shape
     shown = curves.pick_evenly(np.arange(clients), MOST_CLIENT_COLUMNS)
@@ -287,7 +288,7 @@ def draw_counts(title: str, counts: IntArray, names: Sequence[str]) -> Figure:
         bottom = bottom + part
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
     axes.set(ylabel="training samples", xlim=(-0.7, len(shown) - 0.3), ylim=(0, float(bottom.max()) * 1.04))
-    pictures.name_places(axes.xaxis, shown.tolist())
+    pictures.name_places(axes.xaxis, (shown if ids is None else ids[shown]).tolist())
     if 1 < classes <= len(pictures.PALETTE):
         pictures.draw_key(axes, names, colors)
     elif classes > 1:
@@ -311,7 +312,7 @@ def figure_weights(run: ReadRun) -> Figure | None:
     axes.set_yticks(range(models) if models <= 12 else np.linspace(0, models - 1, 6).astype(int))
     axes.set_xlabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients}, evenly chosen)")
     axes.set_ylabel("model")
-    pictures.name_places(axes.xaxis, shown.tolist())
+    pictures.name_places(axes.xaxis, run.client_ids(clients)[shown].tolist())
     pictures.hide_frame(axes)
     bar = figure.colorbar(picture, pad=0.015, aspect=12, label="weight")
     if bar.solids is not None:
@@ -330,7 +331,7 @@ def figure_clients(run: ReadRun) -> Figure | None:
     name, found = ("accuracy", "client_accuracy") if is_class else ("RMSE", "client_rmse")
     values = run.pictures.get(found)
     ranked = sort_clients(values if is_class or values is None else -values)
-    if ranked is None:
+    if values is None or ranked is None:
         return None
     each, who = np.abs(ranked[0]), ranked[1]
     tenth, mean = float(np.quantile(each, 0.1 if is_class else 0.9)), float(each.mean())
@@ -349,7 +350,7 @@ def figure_clients(run: ReadRun) -> Figure | None:
         axes.text(1.01, value, text, transform=axes.get_yaxis_transform(), va=side, fontsize=8.5)
     axes.set(xlabel=f"{len(each)} clients, best first", ylabel=f"{name} for the client", xlim=(-0.7, len(each) - 0.3))
     axes.set_ylim(0, None)
-    pictures.name_places(axes.xaxis, who, whole="client ")
+    pictures.name_places(axes.xaxis, run.client_ids(len(values))[who].tolist(), whole="client ")
     if is_class:
         pictures.use_percent(axes.yaxis)
     return figure
@@ -533,9 +534,10 @@ def figure_conformal(run: ReadRun) -> Figure | None:
         return None
     order = known[np.argsort(-table[known, 0], kind="stable")]
     coverage, size = np.asarray(table[order], dtype=np.float64).T
+    ids = run.client_ids(len(table))[order].tolist()
     wanted, is_class = 1.0 - float(alpha[0]), run.metric == "accuracy"
     what = "Sets hold the answer" if is_class else "Intervals hold the target"
-    title = f"{what} for {100 * coverage[-1]:.1f} % of the rows of client {order[-1]}, the least; "
+    title = f"{what} for {100 * coverage[-1]:.1f} % of the rows of client {ids[-1]}, the least; "
     title += f"{100 * wanted:.3g} % is wanted over all clients"
     figure, (top, low) = pictures.make_canvas(title, 2, 1, size=(pictures.WIDE, 4.2), sharex=True)
     draw_sorted_bars(top, coverage, pictures.ACCENT)
@@ -546,7 +548,7 @@ def figure_conformal(run: ReadRun) -> Figure | None:
     low.set_xlabel(f"{len(order)} clients, best covered first")
     low.set(ylabel="labels in a set" if is_class else "width (target units)", xlim=(-0.7, len(order) - 0.3))
     low.set_ylim(0, None)
-    pictures.name_places(low.xaxis, order.tolist(), whole="client ")
+    pictures.name_places(low.xaxis, ids, whole="client ")
     return figure
 
 
@@ -564,10 +566,11 @@ def figure_drift(run: ReadRun) -> Figure | None:
         >>> figure_drift(ReadRun("one", {}, "", {}, {}, {}, None, None, scores)).get_label()
         'Clients with a drift score beyond 3 standard deviations: 0 of 5 (possible from 11 clients on)'
     """
-    found = sort_clients(run.pictures.get("client_scores"))
-    if found is None:
+    scores = run.pictures.get("client_scores")
+    found = sort_clients(scores)
+    if scores is None or found is None:
         return None
-    z, who = found
+    z, who = found[0], run.client_ids(len(scores))[found[1]].tolist()
     anomaly = np.abs(z) > ANOMALY_Z
     number = int(anomaly.sum())
     title = f"Clients with a drift score beyond {ANOMALY_Z:.0f} standard deviations: {number} of {len(z)}"

@@ -53,8 +53,8 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     wide = int(round_[keep].max() - first + 1)
     clusters = run.pictures.get("clusters")
     if clusters is not None:
-        groups = [f"cluster {clusters[i]}" for i in shown.tolist()]
-        order = np.argsort(clusters[shown], kind="stable")
+        found = clusters[np.searchsorted(run.client_ids(len(clusters)), shown)]
+        groups, order = [f"cluster {one}" for one in found.tolist()], np.argsort(found, kind="stable")
     else:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))
         groups = [str(of[i]) for i in shown.tolist()]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedray.core.errors import name_score, show_line
-from fedray.core.types import FloatArray
+from fedray.core.types import FloatArray, IntArray
 from fedray.files import run_files
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import BudgetScore, read_at_budget
@@ -24,8 +24,9 @@ from fedray.scenario.nested import read_mapping
 # `pictures.npz` is optional, and so is every array in it. There are N clients, K models and C classes.
 #
 # All tasks: client_scores `[N]` (z-scores), alpha `[N, K]`, clusters `[N]` (true cluster of each client), loss_plane
-# `[g, g]`, loss_plane_points `[3, 2]`, loss_plane_extent `[4]` (left, right, bottom, top), conformal_clients `[N, 2]`
-# (coverage and size of the sets), conformal_alpha `[1]`, graph_edges `[E, 2]` of a random walk.
+# `[g, g]`, client_ids `[N]` (only with `data.test_clients`), loss_plane_points `[3, 2]`, loss_plane_extent `[4]`
+# (left, right, bottom, top), conformal_clients `[N, 2]` (coverage and size of the sets), conformal_alpha `[1]`,
+# graph_edges `[E, 2]` of a random walk.
 #
 # Classification: confusion `[C, C]` (rows are true classes), calibration `[bins, 3]` (mean confidence, accuracy,
 # count), label_counts `[N, C]`, class_names `[C]`, disagreement `[K, K]` (share of samples), client_accuracy `[N]`,
@@ -125,11 +126,7 @@ class ReadRun:
     @property
     def models(self) -> int:
         """Returns the number K of models in the ensemble."""
-        if self.members is not None:
-            return int(self.members.shape[1])
-        if self.clients is not None and len(self.clients):
-            return int(pc.max(self.clients["model"]).as_py()) + 1
-        return 1
+        return self._in_jobs if self.members is None else int(self.members.shape[1])
 
     @property
     def trained(self) -> int:
@@ -137,10 +134,17 @@ class ReadRun:
 
         This is K. For a stack it is the number of sub models, plus 1 if there is a meta model.
         """
+        return max(self.models, self._in_jobs)
+
+    @property
+    def _in_jobs(self) -> int:
         jobs = self.clients
-        return (
-            max(self.models, int(pc.max(jobs["model"]).as_py()) + 1) if jobs is not None and len(jobs) else self.models
-        )
+        return int(pc.max(jobs["model"]).as_py()) + 1 if jobs is not None and len(jobs) else 1
+
+    def client_ids(self, number: int) -> IntArray:
+        """Returns the ids in the tables of the first `number` clients of the arrays in `pictures`."""
+        found: IntArray = self.pictures.get("client_ids", np.arange(number))[:number]
+        return found
 
     @property
     def client_keys(self) -> Mapping[str, Any]:

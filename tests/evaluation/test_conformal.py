@@ -10,6 +10,7 @@ from small import of_method, scenario
 
 import fedray
 from fedray.evaluation.answers import held_out_rows, own_test_rows
+from fedray.methods import Answer, Method, Setting, federated
 from fedray.metrics.conformal import ConformalRule, find_threshold, weigh_clients
 
 SETS: dict[str, Any] = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2, "score": "aps"}}}
@@ -17,6 +18,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "fed_ensemble": {"predict": {"gamma": 0.1}},  # clients with weights of their own
     "ditto": {},  # clients with models of their own
+    "fedem": {"evaluate": {"personal": False}},  # clients that answer with the weights they learned, scored or not
 }
 
 
@@ -67,7 +69,7 @@ def test_the_sets_of_a_prediction_are_those_that_were_scored(run: fedray.Run) ->
     assert np.array_equal(np.stack(alone)[:, 0], mine[:9])  # type: ignore[arg-type]  # the random part is the row's
 
 
-@pytest.mark.parametrize("method", ["ditto", "fed_ensemble"])
+@pytest.mark.parametrize("method", ["ditto", "fed_ensemble", "fedem"])
 def test_held_out_sets_of_known_clients_are_those_of_their_own_answers(method: str) -> None:
     """Calibrated on every second withheld row of the clients, scored on the others, each by what the client answers."""
     keys = scenario(
@@ -121,10 +123,16 @@ def test_clients_that_predict_alike_send_once_and_halves_with_too_few_rows_have_
         assert ("hold_out_conformal_size" in run.metrics) == (6 / ((-(-sizes // 2)).sum() + 6) <= alpha) == scored
 
 
-@pytest.mark.parametrize("method", ["fedag", "ditto", "local_only", "bayesian_linear", "deep_ensemble"])
-def test_intervals_of_a_regression_are_those_that_were_scored(method: str) -> None:
+def last(setting: Setting) -> Method:
+    return Method("last", federated(setting), lambda state: Answer(state, 5, np.array([[0.0] * 4 + [1.0]])))
+
+
+@pytest.mark.parametrize("method", ["fedag", "ditto", "local_only", "bayesian_linear", "deep_ensemble", last])
+def test_intervals_of_a_regression_are_those_that_were_scored(method: Any) -> None:
     keys = {"data": {"name": "cubic", "hold_out": 0.5}, "predict": {"conformal": {"alpha": 0.5}}}
-    run = fedray.run(of_method(method, keys, {"rounds": 1, "data": {"partition": {"name": "iid"}}}), report=False)
+    own = {"method": last} if method is last else {}
+    named = of_method("fed_ensemble" if own else method, keys, {"rounds": 1, "data": {"partition": {"name": "iid"}}})
+    run = fedray.run({**named, "method": {"models": 5}} if own else named, report=False, **own)
     x, y = (part.double().numpy() for part in run.study.split("test", 0))
     ends = run.predict(x.astype(np.float32)).interval
     assert ends is not None

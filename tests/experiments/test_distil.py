@@ -45,6 +45,13 @@ def test_the_network_alone_says_what_the_student_says(run: fedray.Run) -> None:
     assert np.allclose(module(inputs).softmax(-1).detach().numpy(), student.predict(x), atol=1e-6)
 
 
+def test_a_student_takes_inputs_of_any_type_that_numpy_has() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    own = fedray.run({"rounds": 1, "clients": 3, "runtime": "inline", "report": False}, data=(x, [0, 1, 2] * 20))
+    student = own.distil(x, {"name": "mlp", "hidden": [4]}, steps=2)
+    assert np.allclose(student.predict(x.tolist()), student.predict(x.astype(np.float32)), atol=1e-6)
+
+
 def test_a_client_may_teach() -> None:
     own = fedray.run(of_method("local_only"))
     x = own.study.shards.data.train.x

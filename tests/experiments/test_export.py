@@ -78,7 +78,7 @@ def test_plain_torch_answers_with_the_weights_of_an_own_answer_for_everybody_and
             said = run.predict(images, client=client, replicate=replicate).mean
             np.testing.assert_allclose(answer, said, atol=1e-5)
     paths = run.export(tmp_path, "pt2")  # programs have the weights inside, and the models of weight 0 are none
-    assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-0", "model-1", "ensemble"]
+    assert [path.stem[len("replicate-0-fold-0-") :] for path in paths[4:]] == ["model-1", "model-2", "ensemble"]
     for replicate, path in enumerate((paths[3], paths[6])):
         expected = run.predict(images, replicate=replicate).mean
         np.testing.assert_allclose(ask_program(path, images.astype(np.float32)), expected, atol=1e-5)

@@ -167,6 +167,12 @@ def test_the_picture_of_who_trains_which_is_sorted_by_cluster(tmp_path: Path) ->
     assert [(text.get_text(), text.get_position()[1]) for text in figure.axes[0].texts] == [
         ("cluster 0", 1.0), ("cluster 1", 4.0)
     ]  # fmt: skip
+    fewer = fedray.run(keys, data__partition={"name": "iid", "rotation": 2}, data__test_clients=2, seed=1)
+    ids, figure = fewer.study.client_ids(0, np.arange(4)), curves.figure_assignment(read_run(fewer.path))
+    true = fewer.study.shards.clusters(0)
+    assert figure is not None and true is not None and ids.tolist() != [0, 1, 2, 3]
+    rows = [int(label.get_text()) for label in figure.axes[0].get_yticklabels() if label.get_text()]
+    assert rows == ids[np.argsort(true, kind="stable")].tolist()
 
 
 @pytest.mark.parametrize(("scores", "named"), [
