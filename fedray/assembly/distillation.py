@@ -184,7 +184,8 @@ def count_student_steps(scenario: Scenario, shards: Shards, seed: int, teachers:
         epochs = options["distil_epochs"]
         return epochs * math.ceil(n / options["distil_batch"]), epochs * n + FORWARD * teachers * n
     rows, steps = _server_rows(scenario, shards, 0, seed), options["distil_steps"]
-    n, looks = len(rows.inputs), 1 + steps // distillation.CHECKED_STEPS
+    each = min(distillation.CHECKED_STEPS, options.get("patience", distillation.CHECKED_STEPS))
+    n, looks = len(rows.inputs), 1 + math.ceil(steps / each)
     asked = teachers * n + looks * len(rows.y)
     return steps, steps * min(n, options["distil_batch"]) + FORWARD * asked
 

@@ -418,10 +418,11 @@ def add_tuning(scenario: Scenario, setting: Setting, method: Method) -> Method:
             f"evaluate.personal_steps = {steps}, but known clients of {method.name} predict with other models than "
             "those that clients train together: leave it out"
         )
-    if reads_ensemble(setting.local.loss):
+    loss = setting.local.loss
+    if reads_ensemble(loss) or (loss is not None and loss.shared is not None):
         raise BadInput(
-            f"evaluate.personal_steps = {steps}, but local.loss reads the ensemble, which a client has in training "
-            "alone: leave it out"
+            f"evaluate.personal_steps = {steps}, but local.loss reads the server's tensors, which a client has in "
+            "training alone: leave it out"
         )
     local = replace(setting.local, epochs=None, steps=steps, lr_decay=1.0, schedule=None, pull=0.0)
     return replace(method, phase=phase.add(Tuning(replace(phase, local=local, pieces=()))))
@@ -479,7 +480,8 @@ def add_groups(rule: AsyncRule, setting: Setting, method: Method, compose: Calla
     """
     mode, phase = f"participation.mode = {rule.mode}", method.phase
     of_rounds = [name for name in IN_ROUNDS if getattr(phase, name)]
-    of_rounds += [type(one).__name__ for one in phase.pieces if one.reads_models or isinstance(one, Correction)]
+    early = (one for one in phase.pieces if one.reads_models or one.nets or isinstance(one, Correction))
+    of_rounds += [type(one).__name__ for one in early]
     if phase.local.loss is not None and phase.local.loss.shared is not None:
         of_rounds.append(f"a loss of {phase.local.loss.shared}")
     if of_rounds:

@@ -144,6 +144,8 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
+    if scenario.local.private and method.phase.nets:
+        raise BadInput(f"local.private does not go with {method.name}, whose clients train slices: leave it out")
     narrow = [tier for tier in setting.clients.tiers if tier.width != 1]
     if narrow and not method.phase.nets:
         raise BadInput(

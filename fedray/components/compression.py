@@ -154,7 +154,7 @@ def compress_columns(compress: Compress, uploads: Uploads, columns: Tensor) -> C
     `columns` are the positions of the s values in the model, in ascending order. The other values of the clients'
     private vectors stay as they are.
     """
-    own = {name: value[:, columns] for name, value in uploads.own.items()}
+    own = {name: uploads.own[name][:, columns] for name in compress.own}
     sent = compress.apply(uploads._replace(delta=uploads.delta[:, columns], own=own))
     kept = {name: uploads.own[name].index_copy(1, columns, value) for name, value in sent.own.items()}
     return Compressed(torch.zeros_like(uploads.delta).index_copy_(1, columns, sent.delta), kept)

@@ -111,10 +111,11 @@ def find_odds(loss: FloatArray) -> FloatArray:
         The odds `[P, K]`, above 0.
 
     Example:
-        >>> find_odds(np.array([[1.0, np.nan, 3.0], [0.0, -1.0, -2.0]])).round(2).tolist()
-        [[1.0, 3.0, 3.0], [1.0, 0.37, 0.14]]
+        >>> find_odds(np.array([[1.0, np.nan, 3.0], [np.nan, -1.0, -2.0]])).round(2).tolist()
+        [[1.0, 3.0, 3.0], [1.0, 1.0, 0.37]]
     """
-    most = np.nanmax(np.where(np.isnan(loss), 1e-12, loss), axis=1, keepdims=True)
+    unknown = np.isnan(loss).all(axis=1, keepdims=True)
+    most = np.nanmax(np.where(unknown, 1e-12, loss), axis=1, keepdims=True)
     known = np.where(np.isnan(loss), most, loss)
     less = np.clip(known, -1e300, 1e300) - np.clip(most, -1e300, 1e300)  # infinity - infinity would be NaN
     return np.where((known < 0).any(axis=1, keepdims=True), np.exp(less), known) + 1e-12
@@ -457,7 +458,7 @@ def schedule(
         >>> plan(0, None).client.tolist(), sorted(plan(0, None).model.tolist())
         ([0, 1, 2, 3], [0, 0, 1, 1])
     """
-    per_tier = np.array([models if t.models_per_round is None else t.models_per_round for t in clients.tiers])
+    per_tier = np.array([min(t.models_per_round or models, models) for t in clients.tiers])  # a base may have fewer
 
     def plan(t: int, state: State | None) -> Plan:
         columns = []

@@ -23,7 +23,7 @@ from fedray.data.shards import StoredShards
 from fedray.experiments.run import RuntimeChoice, choose_runtime, share_gpus
 from fedray.runtime.environment import check_machine, count_gpus, device_of, pretend_gpus
 from fedray.runtime.placement import ACTOR_GB, Node, plan_actors
-from fedray.scenario.loader import tier_table
+from fedray.scenario.loader import pool_clients, tier_table
 from fedray.scenario.names import is_own, method_spec_of
 from fedray.scenario.schema import Scenario
 from fedray.simulation.devices import Devices
@@ -179,6 +179,7 @@ def explain_scenario(
     """
     study = build_study(scenario)
     warn_of_study(scenario, study)  # before anything of this machine is refused
+    scenario = pool_clients(scenario)
     chosen = choose_runtime(scenario, study, address)
     if chosen.gpus:
         scenario = share_gpus(scenario, chosen.gpus)

@@ -71,8 +71,9 @@ class Curvature(Measure):
     def end(self, update: Update) -> Update:
         site, plan, models = update.site, update.real.plan, update.models()
         found = torch.zeros_like(models[: len(plan.client)])
+        turns = np.broadcast_to(update.real.turn(update.t), len(plan.client)).tolist()
         for j, (client, world) in enumerate(zip(plan.client.tolist(), plan.world.tolist(), strict=True)):
-            place = self._draw_rows(site, update.t, client, world)
+            place = self._draw_rows(site, turns[j], client, world)
             total = torch.zeros(models.shape[1], dtype=torch.float64, device=models.device)
             for x, y in _read_rows(site, client, world, place):
                 total += sum_curvature(site.net, models[j], site.to_device(x), site.to_device(y), self.kind)
@@ -136,7 +137,7 @@ class ClientSums(Measure):
         site, net, plan, models = update.site, update.site.net, update.real.plan, update.models()
         total = torch.zeros(len(plan.client), self.numbers, dtype=torch.float64, device=models.device)
         sizes = site.shards.sizes(plan.world, plan.client).tolist()
-        keys = rng.keys(site.seeds[plan.world], "measure", update.t, plan.client, plan.model).tolist()
+        keys = rng.keys(site.seeds[plan.world], "measure", update.real.turn(update.t), plan.client, plan.model).tolist()
         net.module.eval()
         with torch.no_grad(), watching_features(net, True) as watched, rng.generators_scope() as start:
             for j, (client, world) in enumerate(zip(plan.client.tolist(), plan.world.tolist(), strict=True)):

@@ -220,7 +220,7 @@ def find_descent(
 
     With the option `exact`, both are None. With `descent`, the server makes `solver_steps` steps of `optimizer`, which
     takes the learning rate `solver_lr`. A step reads no samples. The server scores each model on the server's own
-    samples at the start, and again after every `each` steps.
+    samples at the start, after every `each` steps, and at the end.
     """
     if setting.options["solver"] == "exact":
         return None, None
@@ -228,7 +228,7 @@ def find_descent(
 
     def work(_t: int) -> ServerWork:
         rows = 0 if setting.score is None else len(setting.server_rows(0)[1])
-        return models * steps, models * (1 + steps // each) * rows * FORWARD
+        return models * steps, models * (1 - -steps // each) * rows * FORWARD
 
     return Descent(steps, each, optimizer(setting.options["solver_lr"]), setting.score), work
 

@@ -96,7 +96,7 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Needs, Option, either, real, whole
 from fedray.methods import kit
-from fedray.methods.references import assign_own_model
+from fedray.methods.references import own_model
 
 FIT = "fit"  # the value of `method.beta` with which the server finds beta
 _IS_FITTED = Needs("method.beta", (FIT,))
@@ -229,19 +229,18 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
     alone = replace(
         setting,
         models=setting.clients.number,
+        assign=None,
+        participation=kit.schedule.invite_all(setting.clients),
         optimizer=kit.setting.Optimizer(),
         robust=kit.setting.Robust(),
         coefficients=None,
     )
-    own = kit.schedule.schedule(
-        setting.clients, 1, setting.seeds, kit.schedule.invite_all(setting.clients), assign_own_model
-    )
-    samples = kit.federated(alone, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
+    samples = kit.federated(alone, assign=own_model, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
     descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)
-    plain = replace(alone, models=1, layout=stack.meta.layout, compress=None)
+    plain = replace(alone, models=1, layout=stack.meta.layout, compress=None, participation=setting.participation)
     fit = kit.federated(plain, local=descent)  # step 5: fit beta on the server's samples; the stack does steps 3, 4
-    parts = (replace(samples, schedule=own), fit)
+    parts = (samples, fit)
     return kit.Method("beta_predbayes", parts[0], parts=parts)
 
 

@@ -189,10 +189,11 @@ def answer_by_heads(setting: kit.Setting, heads: Sequence[Sequence[int]]) -> Cal
 
     A network returns the mean of its D heads. In the model for one head, the parameters of this head are multiplied by
     D, and all other heads are 0. The mean of this model's heads is then the output of the one head. `heads` lists the
-    heads that each tier trains, numbered from 0.
+    heads that each tier trains, numbered from 0. A tier may have no clients.
     """
     layout, models = setting.layout, setting.models
-    every, trained = _heads(layout), sorted({head for each in heads for head in each})  # D of them, A of them
+    filled = [each for each, tier in zip(heads, setting.clients.tiers, strict=True) if tier.number]
+    every, trained = _heads(layout), sorted({head for each in filled for head in each})  # D of them, A of them
     factors = kit.torch.ones(len(trained), layout.d)
     for row, mine in zip(factors, trained, strict=True):
         for head in every:

@@ -58,6 +58,7 @@ SPECS = {
         robust=False,
         optimizer=False,
         coefficients=False,
+        in_rounds="mixes all models of a round",
     ),
 }
 

@@ -65,6 +65,7 @@ from functools import partial
 from fedray.core.options import MethodSpec, Needs, Option, either, one_of, real, whole
 from fedray.methods import kit
 
+_DESCENDS = Needs("method.solver", ("descent",))
 SPECS = {
     "fedfisher": MethodSpec(
         "FedFisher: one shot, each weight of an upload counts by its Fisher information (Jhunjhunwala et al. 2024)",
@@ -83,18 +84,14 @@ SPECS = {
                 one_of("exact", "descent"),
                 "how the server finds the optimum: exactly (`exact`), or by gradient steps (`descent`)",
             ),
-            "solver_steps": Option(
-                2000, whole(1, 10**7), "number of gradient steps", Needs("method.solver", ("descent",))
-            ),
-            "solver_lr": Option(
-                0.01, real("(0, inf)"), "learning rate of the gradient steps", Needs("method.solver", ("descent",))
-            ),
+            "solver_steps": Option(2000, whole(1, 10**7), "number of gradient steps", _DESCENDS),
+            "solver_lr": Option(0.01, real("(0, inf)"), "learning rate of the gradient steps", _DESCENDS),
             "validation": Option(
                 0.05,
                 real("[0, 1)"),
                 "share of the training rows whose labels tell the server which of its steps is best; with 0 "
                 "the last step counts",
-                Needs("method.solver", ("descent",)),
+                _DESCENDS,
             ),
         },
         defaults={

@@ -100,8 +100,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedray.core.options import MethodSpec, Option, either, real, whole
+from fedray.core.options import MethodSpec, Option, either, real
 from fedray.methods import kit
+from fedray.methods.pvi import SPECS as PVI
 from fedray.methods.pvi import add_factors
 
 SPECS = {
@@ -140,11 +141,7 @@ SPECS = {
                 "rho of the Gaussian at which training begins in the first round; its standard "
                 "deviation is softplus(rho): 0.02 with -3.9",
             ),
-            "samples": Option(
-                10,
-                whole(0, 10**4),
-                "S, networks drawn from the posterior to predict; with 0 the network with the mean weights predicts",
-            ),
+            "samples": PVI["pvi"].options["samples"],
         },
         defaults={"method": {"models": 1}, "local": {"optimizer": "sgd", "lr": 5e-5, "batch_size": 32, "epochs": 10}},
         clients=10,

@@ -99,18 +99,11 @@ def deep_ensemble(setting: kit.Setting) -> kit.Method:
 
 def local_only(setting: kit.Setting) -> kit.Method:
     """Composes N models `[N, d]` as a baseline. Only client i trains model i."""
-    plan = kit.schedule.schedule(setting.clients, 1, setting.seeds, setting.participation, assign_own_model)
-    phase = kit.federated(replace(setting, models=setting.clients.number))
-    return kit.Method(
-        "local_only", replace(phase.add(kit.Vectors(model=False)), schedule=plan), one_model_per_client=True
-    )
+    own = replace(setting, models=setting.clients.number, assign=None)
+    phase = kit.federated(own, assign=own_model, pieces=[kit.Vectors(model=False)])
+    return kit.Method("local_only", phase, one_model_per_client=True)
 
 
-def assign_own_model(
-    _now: kit.schedule.WorldRound,
-    drawn: kit.schedule.Participants,
-    _per_client: kit.types.IntArray,
-    _state: kit.State | None,
-) -> tuple[kit.types.IntArray, kit.types.IntArray]:
-    """Assigns model i to client i. Of the arguments, only the participants `drawn` are used."""
-    return kit.numpy.arange(len(drawn.client)), drawn.client
+def own_model(_models: int, _rows: str) -> kit.schedule.Assignment:
+    """Returns the rule that client i trains model i."""
+    return lambda _now, drawn, _per_client, _state: (kit.numpy.arange(len(drawn.client)), drawn.client)

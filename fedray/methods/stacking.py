@@ -91,6 +91,7 @@ def check_bases(value: Any, read: ReadSections) -> list[dict[str, Any]]:
     return [read.classifier(path, base) or read.network(path, base, more) for path, base in zip(places, value)]
 
 
+_IS_TRAINED = Needs("method.meta", ("softmax", "mlp"))
 SPECS = {
     "stacking": MethodSpec(
         "stacking: sub models that each leave one client (or fold) out, and a meta model (Yu et al. 2023)",
@@ -112,32 +113,24 @@ SPECS = {
                 one_of("out_of_fold", "all", "side_by_side"),
                 "what the meta model learns from: predictions of sub models that have not seen the row, the "
                 "mean of all predictions, or all predictions side by side",
-                Needs("method.meta", ("softmax", "mlp")),
+                _IS_TRAINED,
             ),
             "meta_data": Option(
                 "federated",
                 one_of("federated", "pooled"),
                 "where the meta model learns: at the clients, or at the server (`pooled`), which then receives "
                 "predictions and labels",
-                Needs("method.meta", ("softmax", "mlp")),
+                _IS_TRAINED,
             ),
-            "meta_rounds": Option(
-                None,
-                whole(0, 10**7),
-                "rounds of the meta model; null takes `rounds`",
-                Needs("method.meta", ("softmax", "mlp")),
-            ),
+            "meta_rounds": Option(None, whole(0, 10**7), "rounds of the meta model; null takes `rounds`", _IS_TRAINED),
             "meta_lr": Option(
                 None,
                 real("(0, inf)"),
                 "learning rate of the meta model, which `local.schedule` does not change; null takes `local.lr`",
-                Needs("method.meta", ("softmax", "mlp")),
+                _IS_TRAINED,
             ),
             "meta_optimizer": Option(
-                None,
-                one_of("sgd", "adam"),
-                "optimizer of the meta model; null takes `local.optimizer`",
-                Needs("method.meta", ("softmax", "mlp")),
+                None, one_of("sgd", "adam"), "optimizer of the meta model; null takes `local.optimizer`", _IS_TRAINED
             ),
         },
         defaults={

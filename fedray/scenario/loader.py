@@ -330,8 +330,11 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     for one in ("local", "server"):
         schedule = _part(out, one, "schedule")  # without restarts the rate falls until the last round
         if schedule.get("kind") in ("cosine", "linear") and not schedule.get("restart"):
-            out[one] = dict(out[one])
-            _fill(out[one], "schedule", "rounds", out.get("rounds") or 20)
+            out[one], last = dict(out[one]), out.get("rounds") or 20
+            spec = names.method_spec_of(method)
+            if one == "server" and "meta_rounds" in spec.options:  # its server learns in the last phase
+                last = _part(out, "method").get("meta_rounds") or spec.options["meta_rounds"].default or last
+            _fill(out[one], "schedule", "rounds", last)
     if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
         _fill(out, "data", "clients", _part(out, "clients").get("number"))
     everyone = _part(out, "clients").get("number", ...)
@@ -425,13 +428,9 @@ def check_scenario(scenario: Scenario) -> None:
             f"clients.tiers.*.share = {total:g} together: make the shares add up to 1 (of the clients that are in no "
             "tier with a number)"
         )
-    if (number := scenario.clients.number) is not None:
-        unseen = scenario.data.test_clients
-        out = (
-            0
-            if unseen is None or names.method_spec_of(scenario.method.name).pooled
-            else count_test_clients(unseen, number)
-        )
+    number, unseen = scenario.clients.number, scenario.data.test_clients
+    if number is not None and not (unseen is not None and names.method_spec_of(scenario.method.name).pooled):
+        out = 0 if unseen is None else count_test_clients(unseen, number)
         tier_table(scenario, max(1, number - out))
 
 
@@ -446,14 +445,16 @@ def pool_clients(scenario: Scenario) -> Scenario:
     if data.name == "synthetic":  # each client generates its samples: one client generates all
         more = {"samples": number * data.options["samples"], "per_client": 0, "spread": 0.0}
         data = replace(data, options={**data.options, **more})
-    everything = TierKeys(models_per_round="all")
+    keys = scenario.clients
+    gpus = max((tier.num_gpus for tier in keys.tiers.values()), default=0.0)
+    everything = {"pooled": TierKeys(models_per_round="all", num_gpus=gpus)}
     return replace(
         scenario,
         data=replace(data, partition=PartitionKeys("natural" if data.name == "synthetic" else "iid")),
-        clients=ClientKeys(number=1, tiers={"pooled": everything}),
+        clients=ClientKeys(number=1, tiers=everything, device=keys.device, tf32=keys.tf32),
         participation=ParticipationKeys(fraction=1.0),
         schedule=replace(scenario.schedule, kind="permutation", rows="client"),
-        evaluate=replace(scenario.evaluate, personal=False, clients=None, by_tier=False),
+        evaluate=replace(scenario.evaluate, personal=False, personal_steps=None, clients=None, by_tier=False),
     )
 
 

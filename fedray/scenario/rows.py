@@ -272,11 +272,12 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
         lambda c: not c.spec.trains, "{name} is fitted in closed form, without rounds"),
     Row(f"{_EVERYBODY} {_MEAN}",
         lambda c: c.spec.pooled
+        and not c.key.endswith((".device", ".tf32", ".num_gpus"))
         and c.scenario.data.test_clients is None
         and not (CLIENT_KINDS.keys() & c.scenario.data.partition.options.keys())
         and (c.key, c.scenario.data.name) != ("clients.number", "synthetic"),
         "{name} trains on the pooled data, as one client"),
-    Row("evaluate.personal evaluate.clients evaluate.by_tier", lambda c: c.spec.pooled,
+    Row("evaluate.personal evaluate.personal_steps evaluate.clients evaluate.by_tier", lambda c: c.spec.pooled,
         "{name} trains on the pooled data, as one client"),
     Row("server.lr server.momentum server.tau server.schedule.*",
         lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
@@ -385,6 +386,9 @@ ROWS = (
         "local.steps is {s.local.steps}", "set the steps of the tier", lambda c: c.value is not None),
     Row("clients.tiers.*.steps", lambda c: c.scenario.local.steps is None,
         "local.epochs is {s.local.epochs}", "set epochs of the tier, or local.steps", lambda c: c.value is not None),
+    Row("clients.trace graph.edges graph.failures", lambda c: c.scenario.data.test_clients is not None,
+        "data.test_clients keeps other clients out in each replicate, and the file numbers those that train",
+        "leave one of the two out", _changed),
     Row("clients.profile", lambda c: c.scenario.clients.trace is not None,
         "clients.trace says what the devices are like", "leave one of the two out", _changed),
     Row(_DEVICE, lambda c: c.scenario.clients.profile is not None,
@@ -443,6 +447,9 @@ ROWS = (
         lambda c: c.value > 1),
     Row("server.weighting server.coefficients", lambda c: c.scenario.participation.mode == "async",
         "with participation.mode = async a server step uses a single upload"),
+    Row("server.coefficients", lambda c: not c.has_rounds,
+        "participation.mode is {s.participation.mode}, and equation 2 counts the clients of a round",
+        "set it to equal_groups or fedavg", _one_of("paper_eq2")),
     Row("participation.selection.name", lambda c: c.scenario.schedule.rows == "stratum",
         "schedule.rows is stratum, whose strata choose one client each",
         "set schedule.rows to slot or client, or leave the selection at uniform", lambda c: c.selects),

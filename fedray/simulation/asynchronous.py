@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedray.core import rng
-from fedray.core.errors import FedrayError
+from fedray.core.errors import BadInput, FedrayError
 from fedray.core.sums import ExactSum, Kept, add_stats, map_arrays
 from fedray.core.types import Flight, FloatArray, IntArray, Plan, SizedPlan, State, Stats
 from fedray.simulation import devices as clock
@@ -343,6 +343,11 @@ class Timeline:
         self._turns[client] = turn + 1
         first, models = self._table(turn)
         mine = models[first[client] : first[client + 1]]
+        if not mine:
+            raise BadInput(
+                f"the schedule gives client {client} no job in turn {turn}: without rounds, give every client a job in "
+                "every turn, or set participation.mode to sync"
+            )
         self._training += 1
         rule, pace = self.rule, self._pace
         status = clock.OK
@@ -368,6 +373,8 @@ class Timeline:
             Offsets `[N + 1]` and models. Client i trains `models[offsets[i] : offsets[i + 1]]`.
         """
         client, model = self._assign(turn)
+        order = np.argsort(client, kind="stable")  # a user's own schedule may give any order
+        client, model = client[order], model[order]
         return np.searchsorted(client, np.arange(self._clients + 1)).tolist(), model.tolist()
 
 

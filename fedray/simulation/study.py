@@ -343,7 +343,7 @@ class Study:
     def client_names(self) -> tuple[str, ...]:
         """The names of the N clients. The tuple is empty if the data do not name clients."""
         keys = self.scenario.get("data", {})
-        return name_clients(self.shards, keys.get("group") or keys.get("partition", {}).get("column"))
+        return name_clients(self.shards, keys.get("partition", {}).get("column") or keys.get("group"))
 
     def client_ids(self, world: int | IntArray, client: IntArray) -> IntArray:
         """Returns the ids that clients have in the whole population, `[n]`.

@@ -77,6 +77,8 @@ def test_check_says_who_takes_part_how_they_train_and_how_uploads_weigh(tmp_path
     choice, plan = "clients choose their models", "the method says who trains which model"
     for method, said in {"ifca": choice, "local_only": plan, "fedavg": "schedule permutation"}.items():
         assert said in run_command("check", write_keys(tmp_path, scenario()), f"method={method}").out
+    pooled = run_command("check", write_keys(tmp_path, keys), "method=centralized", "clients.device=cpu").out
+    assert ", 1 clients by iid\n" in pooled
     shown = run_command("check", write_keys(tmp_path, scenario()), "runtime=ray", "clients.per_actor=2").out
     assert "3 client actors" in shown, "two of six clients each"
     own = "import fedray\nfrom fedray.methods import Method, federated as f\n"

@@ -278,7 +278,7 @@ def test_where_all_have_one_depth_and_one_head_it_is_fedavg_or_feddyn(depth: int
     keys = {"method": options, "clients": {"number": None, "tiers": WHOLE}, "server": {"weighting": "uniform"}}
     given = of_method(name, {} if depth == 1 else {"model": MODEL}, keys)
     wanted = fedray.run(given, model=truncated if depth == 1 else None)
-    tiers = {"weak": {"number": 6, "width": 0.5}} if depth == 1 else WHOLE
+    tiers = {"none": {"number": 0}, "weak": {"number": 6, "width": 0.5}} if depth == 1 else WHOLE
     found = run_depths(tiers, alpha=alpha, extended=depth == 1)
     layers = found.study.net.layout.views(found.progress.state.models[0])
     trained = [n for n in layers if (n.split(".")[1] == "0" if depth == 1 else not n.startswith("heads.0."))]

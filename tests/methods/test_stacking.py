@@ -157,8 +157,12 @@ def test_the_stack_answers_by_itself(run: fedray.Run) -> None:
 def test_a_stack_of_regressions_answers_by_itself() -> None:
     """Plain torch gives `Run.predict` in the target's unit; the plain average of the bases has the recorded RMSE."""
     bases = [{"name": "linear"}, {"name": "mlp", "hidden": 4}]
-    keys = {"rounds": 4, "clients": 3, "method": {"name": "stacking", "bases": bases, "meta_rounds": 2}}
-    run = fedray.run(keys, data="cubic", local__lr=0.05, runtime="inline", report=False)
+    strong = {"number": 3, "tiers": {"strong": {"number": 2, "models_per_round": 2}, "weak": {}}}
+    options = {"name": "stacking", "models": 2, "bases": bases, "meta_rounds": 2}
+    keys = {"rounds": 4, "clients": strong, "method": options}
+    spread = {"spread": lambda scored: scored.members.std(axis=0).mean()}
+    run = fedray.run(keys, data="cubic", local__lr=0.05, runtime="inline", report=False, metrics=spread)
+    assert not run.clients.to_pandas().duplicated(["round", "client", "model"]).any() and run.metrics["spread"] > 0
     module: Any = run.study.net.module
     module.load_state_dict(run.models[0])
     x, y = run.study.split("test", 0)

@@ -6,6 +6,7 @@ import gc
 import heapq
 import tracemalloc
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,17 @@ def test_a_world_had_more_steps_than_were_asked_for_where_many_uploads_arrive_at
     for column, parts in zip(whole.jobs, zip(*(steps.jobs for steps in pieces), strict=True), strict=True):
         np.testing.assert_array_equal(np.concatenate(parts), column)
     assert sorted(one.list_open()) == sorted(other.list_open())
+
+
+def test_a_schedule_may_list_jobs_in_any_order() -> None:
+    def all_models(models: int, _rows: str, first: int = 0) -> Any:
+        plan = np.stack(np.divmod(np.arange(N * models), models))  # the rows: client, model
+        plan = plan[:, np.argsort(plan[first], kind="stable")]
+        return lambda _now, _drawn, _m, _state: (plan[0], plan[1])
+
+    keys = {**SMALL, "method": {"models": 2}, "rounds": 8, "participation": MODES["buffered"]}
+    by_client, by_model = (fedray.run(keys, schedule=partial(all_models, first=first)) for first in (0, 1))
+    assert outcome(by_client) == outcome(by_model)
 
 
 def test_every_client_meets_every_model_once_an_age() -> None:
