@@ -13,7 +13,7 @@ import numpy as np
 from fedray.assembly.clients import participants_per_tier
 from fedray.core.errors import FedrayWarning, warn_user
 from fedray.core.scores import cut_split
-from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS, IntArray
+from fedray.core.types import EVALUATED_CLIENTS, EVALUATED_ROWS
 from fedray.data.partition import BY_VALUE
 from fedray.data.shards import StoredShards
 from fedray.models.network_checks import MIXES, find_mixing
@@ -64,7 +64,8 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
         if cut_split(name)[0]:  # not of test samples
             continue
         if study.hold_out:
-            yield f"{key} = {name} is read on the withheld rows (data.hold_out), as {WITHHELD}{name}", ""
+            told = f"as {WITHHELD}{name}, if they have this score"
+            yield f"{key} = {name} is read on the withheld rows (data.hold_out), {told}", ""
         else:
             yield (
                 f"{key} = {name} is read on the test rows, so that the score of the round that it chooses is too good",
@@ -206,15 +207,21 @@ def find_untrained_models(scenario: Scenario, study: Study) -> Advice:
     if own or is_own("schedule", scenario.schedule.kind) or study.parts or study.asynchronous is not None:
         return
     reads_state = scenario.schedule.kind == "adaptive" or phase.remember is not None or phase.choose is not None
-    if phase.work is not None or method.prepare is not None or reads_state:
+    few = 0 < study.rounds <= MOST_ROUNDS
+    if phase.work is not None or method.prepare is not None or reads_state or not few:
         return
-    left = int(count_untrained(study, study.rounds).max())
-    if left and scenario.rounds:
-        yield (
-            f"nobody trains {left} of {phase.models} models in {scenario.rounds} rounds, and they stay as they were "
-            "drawn",
-            "raise rounds, participation.per_round or models_per_round of clients.tiers, or lower method.models",
-        )
+    trained = np.zeros((study.worlds, phase.models), dtype=bool)
+    for t in range(study.rounds):
+        plan = phase.schedule(t, None)
+        plan = plan.take(study.shards.sizes(plan.world, plan.client) > 0)
+        trained[plan.world, plan.model] = True
+        if trained.all():
+            return
+    yield (
+        f"nobody trains {(~trained).sum(axis=1).max()} of {phase.models} models in {study.rounds} rounds, and they "
+        "stay as they were drawn",
+        "raise rounds, participation.per_round or models_per_round of clients.tiers, or lower method.models",
+    )
 
 
 def find_few_uploads(scenario: Scenario, study: Study) -> Advice:
@@ -234,35 +241,6 @@ def find_few_uploads(scenario: Scenario, study: Study) -> Advice:
             f"server.robust = {keys.robust} leaves out bad uploads of {least} or more; a model has {few} in round 0",
             "raise participation.per_round, or lower method.models, server.trim or server.byzantine",
         )
-
-
-def count_untrained(study: Study, rounds: int) -> IntArray:
-    """Returns for each world how many models are never trained by a client with training samples, `[worlds]`.
-
-    A world is one combination of a seed and a fold. In a run of more than 1,000 rounds nothing is counted, and all
-    counts are 0.
-
-    Args:
-        study: The objects of a run whose schedule does not depend on the training.
-        rounds: The number of rounds of the run.
-
-    Example:
-        >>> from fedray.assembly.study import build_study
-        >>> from fedray.scenario.loader import read_scenario
-        >>> keys = {"rounds": 2, "clients": 10, "participation": {"per_round": 1}, "method": {"models": 5}}
-        >>> count_untrained(build_study(read_scenario(keys)), rounds=2).tolist()
-        [3]
-    """
-    phase = study.method.phase
-    trained = np.zeros((study.worlds, phase.models), dtype=bool)
-    for t in range(min(rounds, MOST_ROUNDS)):
-        plan = phase.schedule(t, None)
-        plan = plan.take(study.shards.sizes(plan.world, plan.client) > 0)
-        trained[plan.world, plan.model] = True
-        if trained.all():
-            break
-    left: IntArray = (~trained).sum(axis=1) * (rounds <= MOST_ROUNDS)
-    return left
 
 
 ONE_SIDED = ("f1", "precision", "recall", "jaccard", "average_precision")  # scorers about one of two classes

@@ -93,11 +93,6 @@ def current_ending() -> Ending:
     return _CURRENT.get() or Ending()
 
 
-def describe_end(number: int, advice: str) -> str:
-    """Returns the line that is printed when the signal with this number ends this process."""
-    return f"fedray: ended by {signal.Signals(number).name}; {advice}"
-
-
 @contextmanager
 def end_on_signals() -> Iterator[Ending]:
     """Ends the process with one printed line if INT, TERM or HUP arrives during the `with` block.
@@ -107,8 +102,8 @@ def end_on_signals() -> Iterator[Ending]:
     Example:
         >>> with end_on_signals() as ending:
         ...     ending.advise("`fedray resume runs/example` goes on")
-        ...     describe_end(signal.SIGTERM, ending.read_advice())
-        'fedray: ended by SIGTERM; `fedray resume runs/example` goes on'
+        ...     ending.read_advice()
+        '`fedray resume runs/example` goes on'
     """
     ending = Ending()
     reader, writer = os.pipe()
@@ -155,7 +150,7 @@ def end_process(number: int, ending: Ending) -> None:
     ending.is_over = True
     cursor = SHOW_CURSOR + "\n" if os.isatty(2) else ""
     with suppress(OSError, ValueError):
-        line = f"{cursor}{describe_end(number, ending.read_advice())}\n".encode()
+        line = f"{cursor}fedray: ended by {signal.Signals(number).name}; {ending.read_advice()}\n".encode()
         errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         for output in (1, 2):  # other threads still run: nothing that they print shall follow the line
             os.dup2(nowhere, output)
@@ -330,10 +325,7 @@ def exit_quickly(status: int) -> None:
     if waited_for != [threading.main_thread()] or any(name in sys.modules for name in _NEED_TEARDOWN):
         return
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # None means that the process was started without this stream
-            with suppress(OSError, ValueError):  # the process that read the output has ended
-                stream.flush()
+    flush_streams()
     ctypes.CDLL(None).fflush(None)  # flushes the output of C libraries
     os._exit(status)
 
@@ -372,7 +364,7 @@ def tolerate_stderr() -> Iterator[None]:
         ...     print("round 5/20", file=sys.stderr, flush=True)
         ...     silence(pipe)
     """
-    stream: Any = _Tolerant(sys.stderr)
+    stream: Any = None if sys.stderr is None else _Tolerant(sys.stderr)
     with redirect_stderr(stream):
         yield
 
@@ -391,7 +383,8 @@ def silence(stream: Any) -> None:
 def flush_streams() -> None:
     """Flushes stdout and stderr of a process that is about to end. Text that cannot be written is dropped."""
     for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            silence(stream)
+        if stream is not None and not stream.closed:  # None means that the process was started without this stream
+            try:
+                stream.flush()
+            except OSError:
+                silence(stream)

@@ -2,12 +2,10 @@
 
     scenario   digest of the resolved keys of every shipped file, of its cells, and of every case of the hashes
     partition  digest of the rows that every partition gives to each client
-    identity   what eight runs record of what they began with
 
 Digests hold for one machine, and are compared between two commits:
 
     python tests/transcript.py > before.txt; git switch other; python tests/transcript.py | diff before.txt -
-With `--keys NAME` the resolved keys behind a scenario's digest are printed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
-import torch
-import yaml
 from method_cases import CASES, SCENARIO, changed, make_case
 
 import fedray
@@ -40,7 +35,6 @@ from fedray.scenario.loader import read_cells, read_scenario, to_plain
 
 Lines = Iterator[tuple[str, str]]
 ROOT = Path(__file__).parents[1]
-ROWS = 40
 
 
 def digest(*things: Any) -> str:
@@ -127,83 +121,21 @@ def tell_partitions(home: Path) -> Lines:
         yield name, f"{digest(sorted(table.items()))} {run.summary['state_hash'][:16]}"
 
 
-# ----------------------------------------------------------------------------------------------------- identity
-
-
-def make_rows() -> tuple[Any, Any, pd.DataFrame]:
-    """Inputs `[n, 3]`, labels of two classes, and a table of both with a category, a group and a real number."""
-    draws = np.random.default_rng(0)
-    x, y = draws.normal(size=(ROWS, 3)), np.arange(ROWS) % 2
-    frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    frame["kind"], frame["site"] = np.array(["u", "v", "w"])[np.arange(ROWS) % 3], np.arange(ROWS) // 10
-    frame["ill"], frame["level"] = np.where(y, "yes", "no"), x @ np.array([1.0, -2.0, 0.5])
-    return x, y, frame
-
-
-def weigh_classes(outputs: torch.Tensor, targets: torch.Tensor, _context: object) -> torch.Tensor:
-    """A loss that reads a tensor outside."""
-    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none") * WEIGHTS[targets]
-
-
-WEIGHTS = torch.tensor([1.0, 2.0])
-
-
-def list_runs() -> dict[str, tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Eight runs: their keys, and the objects of one's own that they have."""
-    x, y, frame = make_rows()
-    small: dict[str, Any] = {"rounds": 1, "runtime": "inline", "report": False, "clients": {"number": 4}}
-    named = small | {"method": {"name": "fedavg"}}
-    return {
-        "digits": (make_case("fedavg"), {}),
-        "shefl": (make_case("shefl"), {}),
-        "arrays": (named, {"data": (x.astype(np.float32), y)}),
-        "frame": (named, {"data": frame, "data__target": "ill"}),
-        "loss": (named, {"data": (x.astype(np.float32), y), "loss": weigh_classes}),
-        "optimizer": (named, {"optimizer": torch.optim.AdamW}),
-        "metric": (named, {"metrics": {"mine": lambda scored: float(scored.prediction.mean())}}),
-        "selection": (
-            named | {"participation": {"per_round": 2}},
-            {"selection": lambda known, number, _draws, _options: known.client[:number]},
-        ),
-    }
-
-
-def tell_identities(home: Path) -> Lines:
-    """What each run records, key by key; long values as digests."""
-    for name, (keys, objects) in list_runs().items():
-        run = fedray.run(keys, out=home / f"identity {name}", progress=False, **objects)
-        found = json.loads((run.path / "identity.json").read_text())
-        for key, value in sorted(found.items()):
-            text = json.dumps(value, sort_keys=True)
-            yield f"{name} {key}", text if len(text) < 100 else digest(text)
-
-
-def shorten(text: str, home: Path) -> str:
-    """A line without the folders of this call and of this machine, and without memory addresses."""
-    for place in (home, Path(tempfile.gettempdir()), ROOT):
-        text = text.replace(str(place), "{" + ("home" if place == home else place.name) + "}")
-    return " ".join(text.split())
-
-
 SECTIONS: dict[str, Callable[[Path], Lines]] = {
     "scenario": tell_scenarios,
     "partition": tell_partitions,
-    "identity": tell_identities,
 }
 
 
 def main(wanted: list[str]) -> None:
     """Prints the sections that are named, or all."""
-    if wanted[:1] == ["--keys"]:
-        print(yaml.safe_dump(dict(list_scenarios())[wanted[1]]()))
-        return
     for section, tell in SECTIONS.items():
         if wanted and section not in wanted:
             continue
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name, said in tell(Path(folder)):
-                print(section, name, "|", shorten(said, Path(folder)), flush=True)
+                print(section, name, "|", said, flush=True)
 
 
 if __name__ == "__main__":

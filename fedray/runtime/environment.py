@@ -60,8 +60,15 @@ def read_patience() -> float:
 
 
 def read_run_count() -> int:
-    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`)."""
-    return max(1, int(os.environ.get(PARTS_VARIABLE, "1")))
+    """Returns the number of runs that share a cluster (`FEDRAY_PARTS`).
+
+    Raises:
+        BadInput: `FEDRAY_PARTS` is no whole number from 1.
+    """
+    text = os.environ.get(PARTS_VARIABLE, "1")
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"{PARTS_VARIABLE} = {text[:100]}: give the number of runs that share a cluster, or unset it")
+    return int(text)
 
 
 def _read_amount(text: str) -> float | None:

@@ -10,7 +10,7 @@ import copy
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -180,13 +180,18 @@ def compute_answers(engine: Engine, net: Net, rows: Tensor, counters: Tensor, in
     return outputs
 
 
-def explain_divergence(scenario: Mapping[str, Any], t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
+def name_job(study: Study, plan: Plan, job: int) -> str:
+    """Returns the name of a job of a plan. It has the client's id in the whole population, as tables have."""
+    return f"client {study.client_ids(plan.world[job], plan.client[job])} (model {plan.model[job]})"
+
+
+def explain_divergence(study: Study, t: int, plan: Plan, jobs: Iterable[int]) -> Diverged:
     """Returns the error for a round t (from 0) in which some jobs of the plan diverged.
 
     The message names the clients and the keys to lower.
     """
-    names = ", ".join(f"client {plan.client[j]} (model {plan.model[j]})" for j in jobs)
-    step = method_spec_of(scenario.get("method", {}).get("name")).step
+    names = ", ".join(name_job(study, plan, j) for j in jobs)
+    step = method_spec_of(study.scenario.get("method", {}).get("name")).step
     steps = f"local.lr or method.{step}" if step else "local.lr"
     return Diverged(f"round {t + 1}: training diverged (NaN, infinite or huge weights) at {names}: lower {steps}")
 
@@ -587,21 +592,8 @@ PULLED_LAPS = 3  # chunks of each actor in a long round
 SECONDS_AN_ACTOR = 0.1  # a round must take so long per actor for several chunks: four calls of an actor cost some 5 ms
 
 
-class Task(NamedTuple):
-    """One task of an actor in an exchange (all messages of a round).
-
-    Attributes:
-        chunk: The jobs to train. None means that the actor must only send its sums.
-        kept: Number of earlier chunks of this exchange that the actor's sums should contain.
-        sends: Whether the actor must send its sums with the reply.
-    """
-
-    chunk: Chunk | None
-    kept: int
-    sends: bool
-
-
-Post = Callable[[int, Task], None]  # (actor, task) -> nothing; the reply comes from `Wait`
+# (actor, chunk to train or None, kept, sends) -> nothing. `TrainRequest` describes the last two.
+Post = Callable[[int, Chunk | None, int, bool], None]
 Wait = Callable[[], "tuple[int, TrainReply | None]"]  # -> an actor and its reply, or None if its sums are lost
 
 
@@ -610,7 +602,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
 
     Args:
         queues: The chunks, and the actors that may take them.
-        post: A function that takes the index of an actor without a task, and a task. It sends the task to this actor.
+        post: A function that sends a task to an actor that has none.
         wait: A function that waits for the next reply, and returns the actor's index and this reply. The reply is None
             if the actor has lost its sums.
 
@@ -625,15 +617,15 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
         >>> from fedray.core.sums import thin
         >>> chunks = [Chunk(np.array([j]), np.array([0])) for j in range(4)]
         >>> posted, kept = [], {0: 0.0, 1: 0.0}
-        >>> def post(a, task):
-        ...     posted.append((a, task))
-        ...     kept[a] += 0.0 if task.chunk is None else 10.0 ** task.chunk.places[0]
+        >>> def post(a, chunk, _kept, sends):
+        ...     posted.append((a, chunk, sends))
+        ...     kept[a] += 0.0 if chunk is None else 10.0 ** chunk.places[0]
         >>> def wait():
-        ...     a, task = min(posted, key=lambda one: one[0])
-        ...     posted.remove((a, task))
-        ...     rows = None if task.chunk is None else JobRows(np.array([float(a)]))
+        ...     a, chunk, sends = task = min(posted, key=lambda one: one[0])
+        ...     posted.remove(task)
+        ...     rows = None if chunk is None else JobRows(np.array([float(a)]))
         ...     total = {"sum": ExactSum({0: torch.tensor([[kept[a]]])})}
-        ...     return a, TrainReply(thin(total) if task.sends else None, rows)
+        ...     return a, TrainReply(thin(total) if sends else None, rows)
         >>> stats, rows = exchange([Queue([0, 1], chunks)], post, wait)
         >>> stats["sum"].value().item(), rows.loss.tolist()
         (1111.0, [0.0, 1.0, 0.0, 0.0])
@@ -642,7 +634,7 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
     left = [list(queue.chunks) for queue in queues]
     pulls = [len(queue.chunks) > len(queue.actors) for queue in queues]  # if False, actors send their sums at once
     kept: dict[int, list[tuple[Chunk, JobRows]]] = {a: [] for a in queue_of}
-    totals, done, doing = Totals(), list[tuple[Chunk, JobRows]](), dict[int, Task]()
+    totals, done, doing = Totals(), list[tuple[Chunk, JobRows]](), dict[int, Chunk | None]()
 
     def give(actors: Iterable[int]) -> None:
         for a in actors:
@@ -652,13 +644,13 @@ def exchange(queues: Sequence[Queue], post: Post, wait: Wait) -> tuple[Stats, Jo
                 known = (i for i, one in enumerate(left[n]) if had.issuperset(one.rows.tolist()))
                 chunk = left[n].pop(next(known, 0))
             if chunk is not None or kept[a]:
-                doing[a] = Task(chunk, len(kept[a]), chunk is None or not pulls[n])
-                post(a, doing[a])
+                doing[a] = chunk
+                post(a, chunk, len(kept[a]), chunk is None or not pulls[n])
 
     give(queue_of)
     while doing:
         a, reply = wait()
-        chunk = doing.pop(a).chunk
+        chunk = doing.pop(a)
         if reply is None:  # idle actors train the chunks of this actor again
             left[queue_of[a]] += [*(one for one, _ in kept[a]), *([] if chunk is None else [chunk])]
             kept[a] = []

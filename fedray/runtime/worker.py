@@ -159,7 +159,7 @@ class Worker:
             return self._send(t, uploads, some), loss
 
         def name(job: int) -> str:
-            return f"round {t + 1}: client {plan.client[job]} (model {plan.model[job]})"
+            return f"round {t + 1}: {exchange.name_job(self.study, plan, job)}"
 
         attempt = partial(exchange.try_jobs, train_block, name, self.study.skip, atom=phase.together)
         if phase.work is None:
@@ -298,7 +298,7 @@ class Worker:
             received = uploads._replace(delta=sent.delta)
             stats = phase.server.reduce(received if jobs.flight is None else exchange.to_groups(received, jobs.flight))
         except Overflow as overflow:
-            raise exchange.explain_divergence(self.study.scenario, t, plan, overflow.rows) from None
+            raise exchange.explain_divergence(self.study, t, plan, overflow.rows) from None
         except FedrayError as error:
             raise exchange.BlockFailed from error
         for name, value in {**uploads.own, **sent.own}.items():

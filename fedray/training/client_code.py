@@ -22,7 +22,7 @@ from fedray.models.net import per_sample
 from fedray.models.network_checks import check_outputs, make_inputs
 from fedray.own_code.user_code import name_type
 from fedray.training.block import Block, Complete, Step, Trained, make_complete, make_optimizer, train_lanes
-from fedray.training.loop import DRAWS, call_with_tensors, quiet_fallbacks
+from fedray.training.loop import DRAWS, call_with_tensors, lane_batches, quiet_fallbacks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The loss, and the values that code in local training can use: the batch, features, and outputs of other models.
@@ -455,21 +455,10 @@ def _train_lane(net: Net, block: Block, lane: int, watched: Watched) -> tuple[Te
     advance = make_advance(written, _differentiate(written, buffers), _call_one, block.center[one, :p], offset)
     rows, steps, loss = block.start[one, :p].clone(), int(block.steps[lane]), block.start.new_zeros(())
     read = [part[one] for part in read_lanes(block)]
-    reals = (block.weight[:steps, lane] > 0).sum(1).tolist()  # padding comes last, and is left out
-    for a, b in block.pieces(0, int(block.steps[0])):
-        if a >= steps:
-            break
-        x, y = block.read(a, b)
-        for s in range(a, min(b, steps)):
-            batch = LaneBatch(
-                x[s - a, one, : reals[s]],
-                y[s - a, one, : reals[s]],
-                block.weight[s, one, : reals[s]],
-                torch.tensor([steps], device=rows.device),
-                draw_noise(block.local, block.keys[one], s, rows),
-                *read,
-            )
-            loss += advance(rows, batch, s)[0]
+    for s, (x, y, weight, _) in enumerate(lane_batches(block, lane, last=False)):
+        noise = draw_noise(block.local, block.keys[one], s, rows)
+        count = torch.tensor([steps], device=rows.device)
+        loss += advance(rows, LaneBatch(x[None], y[None], weight[None], count, noise, *read), s)[0]
     kept = [buffers[name].reshape(-1) for name in layout.names if name in buffers]
     counters = [buffers[name] for name in layout.counters]
     counted = torch.stack(counters) if counters else block.counters[lane]

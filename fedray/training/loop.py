@@ -198,7 +198,7 @@ def _train_lane(net: Net, block: Block, lane: int, last: bool, recorded: bool) -
     own = own if kept is None else kept.lane
 
     def descend(module: nn.Module) -> None:
-        for s, batch in enumerate(_lane_batches(block, lane, last)):
+        for s, batch in enumerate(lane_batches(block, lane, last)):
             keys = key_batch(block.keys[lane], s, len(batch[0])) if block.drops else None
             with nullcontext() if keys is None else dropping(module, keys):
                 own.step(*batch)
@@ -260,7 +260,7 @@ def _reuse_record(net: Net, block: Block, fresh: _Lane, last: bool) -> _Recorded
     return kept
 
 
-def _lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
+def lane_batches(block: Block, lane: int, last: bool) -> Iterator[tuple[Tensor, Tensor, Tensor, bool]]:
     """Yields the batch of each step of one client: inputs, targets, weights, and whether all weights are equal.
 
     Padding is left out, because it would change the statistics of normalization layers. The weights of all steps are

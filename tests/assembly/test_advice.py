@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fedray
-from fedray.advice import count_untrained
+from fedray.advice import find_untrained_models
 from fedray.assembly.study import build_study
 from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.methods import Answer, Method, Setting, federated, federated_each
@@ -28,15 +28,17 @@ def keys(models: int, rounds: int, **more: Any) -> dict[str, Any]:
 
 
 def test_a_client_without_rows_trains_no_model() -> None:
-    study = build_study(read_scenario(keys(2, 2, participation={}, schedule={"kind": "balanced"})))
-    assert count_untrained(study, 1).tolist() == [0]
+    scenario = read_scenario(keys(2, 1, participation={}, schedule={"kind": "balanced"}))
+    study = build_study(scenario)
+    assert not list(find_untrained_models(scenario, study))
 
     class Empty:
         def sizes(self, world: Any, _client: Any) -> Any:
             return np.zeros_like(world)
 
     object.__setattr__(study, "shards", Empty())
-    assert count_untrained(study, 1).tolist() == [2]
+    ((told, _),) = find_untrained_models(scenario, study)
+    assert told.startswith("nobody trains 2 of 2 models")
 
 
 @pytest.mark.parametrize("more", [{"method": "local_only"}, {"schedule": {"kind": "balanced"}}], ids=str)

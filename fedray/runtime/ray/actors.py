@@ -28,10 +28,10 @@ from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
 from fedray.runtime.exchange import (
+    Chunk,
     ModelRows,
     PieceKey,
     Queue,
-    Task,
     TrainReply,
     TrainRequest,
     exchange,
@@ -87,10 +87,10 @@ class Calls:
         self._pending: dict[Any, int] = {}  # awaited reply -> index of the actor
         self._deaths: Counter[int] = Counter()
 
-    def post(self, a: int, task: Task) -> None:
+    def post(self, a: int, chunk: Chunk | None, kept: int, sends: bool) -> None:
         """Sends a task to an actor."""
-        jobs = None if task.chunk is None else self.jobs.take(task.chunk.places)
-        request = TrainRequest(self._number, self.t, jobs, task.kept, task.sends)
+        jobs = None if chunk is None else self.jobs.take(chunk.places)
+        request = TrainRequest(self._number, self.t, jobs, kept, sends)
         self._pending[self.actors[a].train.remote(request, self._state)] = a
 
     def wait(self) -> tuple[int, TrainReply | None]:
