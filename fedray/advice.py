@@ -64,7 +64,7 @@ def find_test_choices(_scenario: Scenario, study: Study) -> Advice:
         if cut_split(name)[0]:  # not of test samples
             continue
         if study.hold_out:
-            told = f"as {WITHHELD}{name}, if they have this score"
+            told = f"as {WITHHELD}{name} (on the test rows only if those lack this score)"
             yield f"{key} = {name} is read on the withheld rows (data.hold_out), {told}", ""
         else:
             yield (

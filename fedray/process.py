@@ -364,9 +364,10 @@ def tolerate_stderr() -> Iterator[None]:
         ...     print("round 5/20", file=sys.stderr, flush=True)
         ...     silence(pipe)
     """
-    stream: Any = None if sys.stderr is None else _Tolerant(sys.stderr)
-    with redirect_stderr(stream):
-        yield
+    with Path(os.devnull).open("w") as nowhere:  # for a process that was started without this stream
+        stream: Any = _Tolerant(nowhere if sys.stderr is None else sys.stderr)
+        with redirect_stderr(stream):
+            yield
 
 
 def silence(stream: Any) -> None:

@@ -420,9 +420,10 @@ def add_tuning(scenario: Scenario, setting: Setting, method: Method) -> Method:
         )
     loss = setting.local.loss
     if reads_ensemble(loss) or (loss is not None and loss.shared is not None):
+        what = "the ensemble" if reads_ensemble(loss) else "a tensor of the server"
         raise BadInput(
-            f"evaluate.personal_steps = {steps}, but local.loss reads the server's tensors, which a client has in "
-            "training alone: leave it out"
+            f"evaluate.personal_steps = {steps}, but local.loss reads {what}, which a client has in training alone: "
+            "leave it out"
         )
     local = replace(setting.local, epochs=None, steps=steps, lr_decay=1.0, schedule=None, pull=0.0)
     return replace(method, phase=phase.add(Tuning(replace(phase, local=local, pieces=()))))

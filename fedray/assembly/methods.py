@@ -144,9 +144,9 @@ def compose_method(scenario: Scenario, own: UserObjects, setting: Setting, shard
             f"local.private = {', '.join(scenario.local.private)}, but {method.name} does not read it: compose it with "
             "fedray.methods.federated, or leave it out"
         )
-    if scenario.local.private and method.phase.nets:
-        raise BadInput(f"local.private does not go with {method.name}, whose clients train slices: leave it out")
     narrow = [tier for tier in setting.clients.tiers if tier.width != 1]
+    if narrow and scenario.local.private and method.phase.nets:
+        raise BadInput(f"local.private does not go with {method.name}, whose clients train slices: leave it out")
     if narrow and not method.phase.nets:
         raise BadInput(
             f"clients.tiers.{narrow[0].name}.width = {narrow[0].width:g}, but {method.name} does not read it: compose "

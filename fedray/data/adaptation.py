@@ -446,10 +446,10 @@ def take_data_options(thing: Any, overrides: dict[str, Any], keys: Collection[st
     if unseen and isinstance(thing, Dataset) and len(thing.test.y):
         warn_user(
             f"data.test_clients: the {len(thing.test.y)} test rows of the data are not used: with "
-            "fedray.data.adapt(..., test_fraction=0) all rows belong to clients",
+            "one part and fedray.data.adapt(..., test_fraction=0) all rows belong to clients",
             FedrayWarning,
         )
-    elif unseen and "test" not in given:
+    elif unseen and not isinstance(thing, Dataset) and "test" not in given:
         given = {"test_fraction": 0.0, **given}  # samples of these clients are the test samples
     return {key: arrays.spell_columns(one) if key in arrays.COLUMNS else one for key, one in given.items()}
 

@@ -332,6 +332,13 @@ def _remove_unseen_clients(
     if dealt.test:
         pairs = zip(dealt.owned, dealt.test, strict=True)
         each = [np.unique(cut.owner[np.isin(cut.rows, rows)]) for cut, rows in pairs]
+        wanted, number = rule.wanted, dealt.owned[0].clients
+        most = len(wanted) if isinstance(wanted, tuple) else count_test_clients(wanted, number)
+        if max(map(len, each)) > most or not all(map(len, each)):
+            told = (
+                f"data.test_clients = {_show(wanted)}, but the partition file has test rows of {len(each[0])} clients"
+            )
+            raise BadInput(f"{told}: set it as in the run of the file, or write train")
     else:
         each = [rule.choose(data, cut, *world) for cut, world in zip(dealt.owned, worlds, strict=True)]
     ids = [np.setdiff1d(np.arange(cut.clients), out) for cut, out in zip(dealt.owned, each, strict=True)]

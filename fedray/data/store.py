@@ -630,7 +630,7 @@ def _fetch_uci(name: str, root: Path) -> Path:
 # A file begins with the length of a JSON text (8 bytes). The JSON text follows, with notes and with the type, shape and
 # offset of each array. The arrays come last.
 
-FORMAT = 9  # a part of the hash: raise this number when a loader or the layout of files changes
+FORMAT = 10  # a part of the hash: raise this number when a loader or the layout of files changes
 UNUSED_DAYS = 30  # files that were not used for longer are deleted when a new file is written
 ALIGNED = 64  # each array begins at a multiple of so many bytes
 STATISTICS = ("shift", "scale", "y_shift", "y_scale", "means", "origin")

@@ -391,7 +391,7 @@ def measure_clients(
 def score_own_models(host: Host, state: State, world: int, client: IntArray) -> Iterator[Tensor]:
     """Yields the scores of clients of the run that predict with their own models (Ditto, LG-FedAvg).
 
-    `ask_own_scores` describes the scores. If tiers train slices of the models, all clients of a tier have the same
+    `ask_own_scores` describes the scores. If clients predict with slices, all clients of a tier have the same
     models, and their predictions are computed only once.
 
     Args:

@@ -193,7 +193,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether clients may differ in their weights over the models, by the method, `predict.gamma` or tiers."""
+    """Returns whether clients may differ in their weights over the models, by FedEM, `predict.gamma` or tiers."""
     phase, asked = study.method.phase, study.evaluation.gamma is not None
     return not phase.is_personal and (phase.weighs or asked or answer.tiers is not None)
 

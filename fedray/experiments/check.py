@@ -212,7 +212,8 @@ def draw_partition(scenario: Scenario, study: Study) -> Figure:
     title += f" ({options[:80]})" if options else ""
     title += f": {sizes.min():,} to {sizes.max():,} rows, {int(np.median(sizes)):,} in the middle"
     counts = shards.label_counts(0) if shards.data.classes else sizes[:, None]
-    draw = partial(draw_counts, title, counts, shards.data.class_names or ("",))
+    ids = study.client_ids(0, np.arange(len(counts)))
+    draw = partial(draw_counts, title, counts, shards.data.class_names or ("",), ids)
     return draw_named({"data": draw}, "data", "scenario")
 
 

@@ -445,7 +445,7 @@ class Run:
         Raises:
             BadInput: The scenario, the data or the code has changed since the run began, or a Python object is missing.
         """
-        self._study = self._study or reopen_study(self.path, self._own, **self._sections)
+        self._study = self._study or reopen_study(self.path, self._own, predicts=True, **self._sections)
         return self._study
 
     @property

@@ -324,7 +324,7 @@ def run_scenario(
         wait_for: The resources that the cluster must have before the run begins, by Ray's names.
         resume: Whether the run continues from the newest checkpoint in `out`.
         force: Whether to replace an earlier run in `out`. The earlier run is removed at the first evaluated round of
-            the new run. If the new run is refused, the earlier run stays.
+            the new run. If the new run ends before, the earlier run is put back.
 
     Raises:
         BadInput: The scenario or the directory cannot be used. A directory that was made for the run is removed.
@@ -341,13 +341,13 @@ def run_scenario(
     longer = resume and records.read_keys(out).get("rounds") != scenario.rounds
     options += [f" --rounds {scenario.rounds}"] if longer else []  # the run directory does not say so yet
     advice = f"`fedray resume {quote(str(out))}{''.join(options)}` goes on from the newest checkpoint"
-    current_ending().advise(advice, needs=out / "scenario.yaml")
+    replaces = force and (out / "scenario.yaml").is_file()  # the earlier run may be put back until a round is evaluated
+    current_ending().advise(advice, needs=out / ("checkpoints" if replaces else "scenario.yaml"))
     if not resume:
         scenario = registry.record_objects(scenario, own)
     else:
         scenario = replace(scenario, lanes=records.choose_resumed_lanes(scenario.lanes, out))
     chosen, study = _choose_runtime(scenario, own, address, resume=out if resume else None)
-    replaces = force and (out / "scenario.yaml").is_file()
     with directory.set_run_aside(out) if replaces else nullcontext(lambda: None) as forget:
         if not resume:
             directory.make_run_directory(out, dump_scenario(scenario))
@@ -564,12 +564,13 @@ def read_data_options(out: Path) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key not in section_fields("data")}
 
 
-def reopen_study(out: Path, own: UserObjects, **sections: Any) -> Study:
+def reopen_study(out: Path, own: UserObjects, *, predicts: bool = False, **sections: Any) -> Study:
     """Builds the study of a run directory again from its scenario.
 
     Args:
         out: The run directory.
         own: The user's Python objects with which the run was started.
+        predicts: Whether the study is only for predictions, which do not depend on files of devices and graphs.
         sections: Sections (`predict`, `evaluate`) that replace those of the run's scenario. They change no training.
 
     Raises:
@@ -579,7 +580,7 @@ def reopen_study(out: Path, own: UserObjects, **sections: Any) -> Study:
     records.check_scenario_file(out)
     study = build_study(scenario, own)
     if records.read_identity(out):
-        records.check_identity(out, describe_study(scenario, own, study))
+        records.check_identity(out, describe_study(scenario, own, study), predicts=predicts)
     return study
 
 

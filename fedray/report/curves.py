@@ -52,8 +52,9 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
     clusters = run.pictures.get("clusters")
-    if clusters is not None:
-        found = clusters[np.searchsorted(run.client_ids(len(clusters)), shown)]
+    ids = None if clusters is None else run.client_ids(len(clusters))
+    if clusters is not None and np.isin(shown, ids).all():  # older runs have no ids
+        found = clusters[np.searchsorted(ids, shown)]
         groups, order = [f"cluster {one}" for one in found.tolist()], np.argsort(found, kind="stable")
     else:
         of = dict(zip(client.tolist(), table["tier"].to_pylist(), strict=True))

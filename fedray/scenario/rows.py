@@ -387,7 +387,7 @@ ROWS = (
     Row("clients.tiers.*.steps", lambda c: c.scenario.local.steps is None,
         "local.epochs is {s.local.epochs}", "set epochs of the tier, or local.steps", lambda c: c.value is not None),
     Row("clients.trace graph.edges graph.failures", lambda c: c.scenario.data.test_clients is not None,
-        "data.test_clients keeps other clients out in each replicate, and the file numbers those that train",
+        "data.test_clients keeps clients out, and the file numbers only those that train",
         "leave one of the two out", _changed),
     Row("clients.profile", lambda c: c.scenario.clients.trace is not None,
         "clients.trace says what the devices are like", "leave one of the two out", _changed),

@@ -77,7 +77,8 @@ def answers_clients_apart(keys: Mapping[str, Any]) -> bool:
     """
     spec, _ = _read_method(keys)
     local, predict, evaluate = (keys.get(name) or {} for name in ("local", "predict", "evaluate"))
-    models = (spec.own_models and spec.trains) or local.get("private") or evaluate.get("personal_steps")
+    tuned = evaluate.get("personal_steps") and spec.trains and not spec.pooled
+    models = (spec.own_models and spec.trains) or local.get("private") or tuned
     weights = spec.defaults.get("evaluate", {}).get("personal") or math.isfinite(predict.get("gamma", math.inf))
     return bool(models or weights)
 

@@ -261,7 +261,8 @@ class EvaluateKeys:
             the metric first reached the value.
         personal: Whether every client of the run is also scored on its own samples, with its own model or its own
             weights over the ensemble's models. The scores are accuracy, log loss, Brier score and calibration
-            (`personal_accuracy`, `personal_nll`, ...). In a regression the scores are RMSE and intervals.
+            (`personal_accuracy`, `personal_nll`, ...). In a regression the scores are RMSE and intervals. Clients with
+            models or weights that the method itself gives them, as in Ditto and FedEM, have `personal_accuracy` anyway.
         personal_steps: The number of steps that a client of the run trains on its own samples before it predicts. The
             client starts from the models of the server, with the learning rate `local.lr`. Personal scores are measured
             after these steps. None means no such steps.

@@ -87,8 +87,8 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """Collects each metric's values from the worlds that measured it.
 
     Some metrics, such as `roc_auc`, are NaN for a world whose test samples lack a class. Such a NaN is left out if the
-    metric has values in other worlds. A NaN that comes from diverged training stays (the world's `nll` or `rmse`, or
-    that of held-out samples, is then not finite).
+    metric has values in other worlds. A NaN that comes from diverged training stays (the `nll` or `rmse` of the world's
+    split is then not finite).
 
     Example:
         >>> collect_values([{"accuracy": 0.5, "nll": None}, {"accuracy": 0.75, "nll": 1.0}])
@@ -99,11 +99,13 @@ def collect_values(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     """
     found: dict[str, list[tuple[float, bool]]] = {}  # (value, whether it is undefined) in each world
     for row in rows:
-        losses = (row.get(split + name) for split in ("", "hold_out_") for name in ("nll", "rmse"))
-        sound = any(isinstance(loss, float) and math.isfinite(loss) for loss in losses)
+        own = [[row.get(split + loss) for loss in ("nll", "rmse")] for split in ("", WITHHELD)]
+        test, held = ([loss for loss in losses if isinstance(loss, float)] for losses in own)
         for name, value in row.items():
             if isinstance(value, float):
-                found.setdefault(name, []).append((value, sound and math.isnan(value)))
+                losses = held if name.startswith(WITHHELD) or not test else test
+                undefined = math.isnan(value) and any(map(math.isfinite, losses))
+                found.setdefault(name, []).append((value, undefined))
     return {name: [x for x, lacks in each if not lacks] or [x for x, _ in each] for name, each in found.items()}
 
 
@@ -153,10 +155,12 @@ def is_out_of_patience(best: list[list[float]], round: int, patience: int) -> bo
 def find_best(study: Study, progress: Progress) -> list[list[float]]:
     """Returns a list with the best value of `checkpoint.best` so far and its round. It is empty if there is none.
 
-    Each metric has a list of its own, because the key may be edited. Earlier versions stored it without a name.
+    If the key was edited, another metric begins anew. Earlier versions stored the list without the metric's name.
     """
-    earlier = progress.courses.pop(BEST, [])
-    return progress.courses.setdefault(f"{BEST} {study.evaluation.best}", earlier)
+    name, earlier = f"{BEST} {study.evaluation.best}", progress.courses.pop(BEST, [])
+    for other in [key for key in progress.courses if key.startswith(f"{BEST} ") and key != name]:
+        del progress.courses[other]
+    return progress.courses.setdefault(name, earlier)
 
 
 def follow_metrics(study: Study, progress: Progress) -> bool:
@@ -180,7 +184,7 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         return False
     name = name_watched_score(rows[0], rules.best)
     known = [read_value(row, name, "checkpoint.best") for row in rows]
-    mean = None if None in known else float(np.mean(collect_values(rows)[name]))
+    mean = None if None in known else float(np.mean(collect_values(rows).get(name, known)))
     return follow_course(find_best(study, progress), [mean], progress.round, lower=lower_is_better(name))
 
 

@@ -239,14 +239,22 @@ def set_run_aside(out: Path) -> Iterator[Callable[[], None]]:
     """
     aside = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.old")
 
+    forgotten, trace = False, out / run_files.TRACEBACK_FILE
+
     def forget() -> None:
+        nonlocal forgotten
+        forgotten = True
         shutil.rmtree(aside, ignore_errors=True)
 
     def settle() -> None:
-        if aside.exists():
-            shutil.rmtree(out, ignore_errors=True)
-            with suppress(OSError):
-                aside.rename(out)
+        if forgotten or not aside.exists():
+            return
+        told = trace.read_bytes() if trace.is_file() else None  # an error of the new run, which a message names
+        shutil.rmtree(out, ignore_errors=True)
+        with suppress(OSError):
+            aside.rename(out)
+            if told is not None:
+                trace.write_bytes(told)
 
     with current_ending().call(settle):
         with lock_run_directory(out, wait=False), plain.explain_unwritable(out):

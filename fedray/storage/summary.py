@@ -499,17 +499,18 @@ def confirm_identity(
         write_identity(out, digests)
 
 
-def check_identity(out: Path, digests: Digests) -> None:
+def check_identity(out: Path, digests: Digests, *, predicts: bool) -> None:
     """Checks that data, network and code have not changed since a run began.
 
     Callers check this before the run's models predict. A run directory without `identity.json` is not checked. Values
-    that the user's code uses are compared only if this code makes a network or a partition.
+    that the user's code uses are compared only if this code makes a network or a partition. If `predicts` is True,
+    files of devices and graphs are not compared.
 
     Raises:
         BadInput: Something has changed.
     """
     values = {key: digest for key, digest in digests.get("values", {}).items() if key.startswith(_ANSWERS)}
-    used = {part: found for part, found in digests.items() if part != "tables"}  # for training alone
+    used = {part: found for part, found in digests.items() if not (predicts and part == "tables")}
     _compare(out, read_identity(out), {**used, "values": values}, tell_user)
 
 
@@ -613,15 +614,20 @@ def check_longer(out: Path, scenario: Scenario, rounds: int) -> None:
     """Checks that the run of a scenario can be made longer, to `rounds` rounds in all. The run may be finished.
 
     Raises:
-        BadInput: The run has more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
-            error is also raised if the longer run would differ from a run that had this length from the start.
+        BadInput: The run has done more than `rounds` rounds, or its method is a stack or an ensemble of learners. The
+            error is also raised if the run would differ from a run that had this length from the start.
     """
     done = max(run_files.find_checkpoints(out / "checkpoints"), default=0)
     spec = names.method_spec_of(scenario.method.name)
     if spec.parts or spec.fits:
         raise BadInput(f"--rounds {rounds}: a stack or an ensemble of learners is not made longer: start a new run")
-    if rounds < (least := max(done, scenario.rounds)):
-        raise BadInput(f"--rounds {rounds}: the run has {least} rounds: give at least as many")
+    if rounds < done:
+        raise BadInput(f"--rounds {rounds}: the run has done {done}: give at least as many")
+    if rounds < scenario.rounds:  # a slip may be taken back
+        table = run_files.read_parts(out, "rounds")
+        courses = any(keys.schedule is not None for keys in (scenario.local, scenario.server))
+        if courses or (rounds == done and (table is None or done not in table["round"].to_pylist())):
+            raise BadInput(f"--rounds {rounds}: the run has {scenario.rounds} rounds: give at least as many")
     if rounds > done:
         totals = run_files.read_progress(out / "checkpoints" / f"round-{done:06d}", "restore it") if done else {}
         _refuse_longer(scenario, totals, rounds)

@@ -194,8 +194,8 @@ def check_sweep(sweep: Sweep) -> None:
                 own, common = getattr(trials[-1].data, key), getattr(base.data, key)
                 if own != common:
                     raise BadInput(
-                        f"data.{key} = {own}, but {common} in the scenario: trials would be compared on different "
-                        "data: leave it out of the space"
+                        f"data.{key} = {quote_value(own)}, but {quote_value(common)} in the scenario: trials would be "
+                        "compared on different data: leave it out of the space"
                     )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None

@@ -98,6 +98,7 @@ def _read_rows(rows: Any, reading: ReadOptions, where: str) -> RawRows:
     else:
         array = as_array(x, f"{where}: x")
         if array.dtype.kind in "OU" and array.ndim == 1 and reading.tokenizer is not None:
+            refuse_idle(reading, set(OPTIONS) - {"size"}, "text")
             inputs = tokenize([array.tolist()], reading.tokenizer, reading.length)
         else:
             refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"}, "inputs that are numbers")
@@ -171,7 +172,8 @@ def read_pairs(dataset: Any, reading: ReadOptions) -> RawRows:
     _flush(waiting, spool, number)
     _warn_of_draws(dataset, first, reading)
     used = {"size"} if pictures.number else {"tokenizer", "length"} if texts else set[str]()
-    refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"} | used, "these items")
+    if number:
+        refuse_idle(reading, set(OPTIONS) - {"tokenizer", "length", "size"} | used, "these items")
     x = tokenize([texts], reading.tokenizer, reading.length) if texts else spool.finish()
     x = pictures.finish() if pictures.number else x
     names = getattr(dataset, "classes", ())
@@ -314,7 +316,9 @@ def join_hubs(clients: Mapping[str, Any], reading: ReadOptions) -> Dataset:
     try:
         whole = datasets.concatenate_datasets(joined)
     except ValueError as error:
-        raise BadInput(f"data: {show_line(str(error))}: give all clients columns of one type (cast_column)") from error
+        raise BadInput(
+            f"data: {show_line(str(error)).rstrip('.')}: give all clients columns of one type (cast_column)"
+        ) from error
     data = hugging_face.read_hugging_face(whole, reading._replace(group=column), name="clients")
     return _name_groups(data, column, list(opened))
 

@@ -95,7 +95,7 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     refuse_idle(reading, OPTIONS, "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other, names = None if test is None else _scalar_frame(test, name), _class_names(train, target)
-    if test is not None and (found := _class_names(test, target)) not in ((), names):
+    if names and test is not None and (found := _class_names(test, target)) not in ((), names):
         told = " and ".join(", ".join(each)[:100] for each in (names, found))
         raise BadInput(f"data: the training and test rows have the classes {told}: give both the same (cast_column)")
     data = build_table(frame, other, reading, name, names=names)
