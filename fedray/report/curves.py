@@ -52,7 +52,7 @@ def figure_assignment(run: ReadRun) -> Figure | None:
     keep = window & np.isin(client, shown)
     wide = int(round_[keep].max() - first + 1)
     clusters = run.pictures.get("clusters")
-    ids = None if clusters is None else run.client_ids(len(clusters))
+    ids = run.client_ids(0 if clusters is None else len(clusters))
     if clusters is not None and np.isin(shown, ids).all():  # older runs have no ids
         found = clusters[np.searchsorted(ids, shown)]
         groups, order = [f"cluster {one}" for one in found.tolist()], np.argsort(found, kind="stable")
