@@ -184,8 +184,8 @@ def follow_metrics(study: Study, progress: Progress) -> bool:
         return False
     name = name_watched_score(rows[0], rules.best)
     known = [read_value(row, name, "checkpoint.best") for row in rows]
-    values = collect_values(rows).get(name) or [value for value in known if value is not None]
-    mean = None if None in known else float(np.mean(values))
+    mine = collect_values(rows).get(name) or [value for value in known if value is not None]
+    mean = None if None in known else float(np.mean(mine))
     return follow_course(find_best(study, progress), [mean], progress.round, lower=lower_is_better(name))
 
 
