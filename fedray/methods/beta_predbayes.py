@@ -96,7 +96,7 @@ from typing import Any
 from fedray.core.errors import BadInput
 from fedray.core.options import MethodSpec, Needs, Option, either, real, whole
 from fedray.methods import kit
-from fedray.methods.references import own_model
+from fedray.methods.references import own_model, set_alone
 
 FIT = "fit"  # the value of `method.beta` with which the server finds beta
 _IS_FITTED = Needs("method.beta", (FIT,))
@@ -226,15 +226,7 @@ def beta_predbayes(setting: kit.Setting) -> kit.Method:
             "model: a normalization layer has running statistics, of which each sample would need its own: choose one "
             "without, as model.norm = layer"
         )
-    alone = replace(
-        setting,
-        models=setting.clients.number,
-        assign=None,
-        participation=kit.schedule.invite_all(setting.clients),
-        optimizer=kit.setting.Optimizer(),
-        robust=kit.setting.Robust(),
-        coefficients=None,
-    )
+    alone = set_alone(setting)
     samples = kit.federated(alone, assign=own_model, local=_sample(setting))  # steps 1 and 2: cSGHMC, one upload
     epochs, batch = (setting.options[key] for key in ("beta_epochs", "beta_batch"))
     descent = kit.Local(optimizer="adam", lr=stack.meta_lr, epochs=epochs, batch_size=batch)

@@ -84,7 +84,7 @@ from typing import Any
 
 from fedray.core.options import MethodSpec, Needs, Option, one_of, real, whole
 from fedray.methods import kit
-from fedray.methods.references import own_model
+from fedray.methods.references import own_model, set_alone
 
 _TRAINED = ("neural", "client_weights", "class_weights")  # aggregators with parameters, which clients train
 FIXED = ("mean", "label_shares", "voting")
@@ -157,15 +157,7 @@ def fens(setting: kit.Setting) -> kit.Method:
     """
     stack = setting.stack
     assert stack is not None, "its networks and its aggregator come from a scenario"
-    alone = replace(
-        setting,
-        models=setting.clients.number,
-        assign=None,
-        participation=kit.schedule.invite_all(setting.clients),
-        optimizer=kit.setting.Optimizer(),
-        robust=kit.setting.Robust(),
-        coefficients=None,
-    )
+    alone = set_alone(setting)
     parts = [kit.federated(alone, assign=own_model)]  # phase 1: no two clients train the same network
     if stack.meta is not None:
         local = kit.Local(lr=stack.meta_lr, batch_size=setting.options["meta_batch"], epochs=None)

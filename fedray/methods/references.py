@@ -107,3 +107,16 @@ def local_only(setting: kit.Setting) -> kit.Method:
 def own_model(_models: int, _rows: str) -> kit.schedule.Assignment:
     """Returns the rule that client i trains model i."""
     return lambda _now, drawn, _per_client, _state: (kit.numpy.arange(len(drawn.client)), drawn.client)
+
+
+def set_alone(setting: kit.Setting) -> kit.Setting:
+    """Returns the setting of a phase in which all clients train models of their own, and the server joins nothing."""
+    return replace(
+        setting,
+        models=setting.clients.number,
+        assign=None,
+        participation=kit.schedule.invite_all(setting.clients),
+        optimizer=kit.setting.Optimizer(),
+        robust=kit.setting.Robust(),
+        coefficients=None,
+    )
