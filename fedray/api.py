@@ -16,7 +16,7 @@ from fedray.core.errors import BadInput
 from fedray.experiments.live import show_if_wanted
 from fedray.experiments.results import Prediction, Run
 from fedray.experiments.run import read_data_options, resume_run, run_scenario
-from fedray.experiments.trainable import Trial, make_trainable
+from fedray.experiments.trainable import make_trainable
 from fedray.files.plain import choose_out, expand_user_path
 from fedray.own_code.user_code import import_modules
 from fedray.runtime.session import Watch
@@ -200,7 +200,7 @@ def trainable(
     """
     objects = _pick_objects(given)
     overrides = {name: value for name, value in given.items() if name not in objects}
-    return make_trainable(Trial(*_read_arguments(scenario, objects, tuple(modules), overrides), actors))
+    return make_trainable(*_read_arguments(scenario, objects, tuple(modules), overrides), actors)
 
 
 def resume(

@@ -193,8 +193,11 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
 
 
 def has_client_weights(study: Study, answer: Answer) -> bool:
-    """Returns whether clients may differ in their weights over the models, by FedEM, `predict.gamma` or tiers."""
-    phase, asked = study.method.phase, study.evaluation.gamma is not None
+    """Returns whether clients may differ in their weights over the models.
+
+    They do if each client owns a model, by FedEM, by `predict.gamma`, or by tiers.
+    """
+    phase, asked = study.method.phase, study.evaluation.gamma is not None or study.method.one_model_per_client
     return not phase.is_personal and (phase.weighs or asked or answer.tiers is not None)
 
 

@@ -5,6 +5,7 @@ The pictures show the first world of the run. A *world* is one combination of a 
 """
 
 import io
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedray.evaluation.evaluate import (
     collect_ood_report,
     find_client_weights,
     has_client_weights,
-    measure_residual_variance,
+    measure_models,
 )
 from fedray.evaluation.regression import read_members
 from fedray.files import plain
@@ -30,7 +31,7 @@ from fedray.metrics import classification, regression
 from fedray.models.net import per_sample, split_gaussian
 from fedray.simulation import study as studies
 from fedray.simulation.stacking import collect_stack_report
-from fedray.simulation.study import Host, Pieces, Progress, Question, Runtime, Study, join_pieces
+from fedray.simulation.study import Host, Progress, Question, Runtime, Study, join_pieces
 from fedray.training.choice import choose_engine
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def write_report_data(
     if study.clients.number <= MOST_COMPARED_CLIENTS and wanted:  # not for distillation, whose teachers predict
         arrays |= _client_arrays(study, runtime, progress.state, outputs)
     if study.evaluation.conformal is not None:
-        arrays |= _conformal_arrays(study, runtime, progress, answer, pieces)
+        arrays |= _conformal_arrays(study, runtime, progress.state)
     if drift is not None:
         arrays["client_scores"] = drift.z_knowledge
     buffer = io.BytesIO()
@@ -260,8 +261,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
         common_weights = np.full(len(outputs), 1.0 / len(outputs))
     known = np.arange(answers.count_known(study))
     equal = np.tile(common_weights, (len(known), 1))
-    own = study.method.one_model_per_client or has_client_weights(study, answer)
-    weights = find_client_weights(study, runtime, answer, [known])[0] if own else equal
+    weights = find_client_weights(study, runtime, answer, [known])[0] if has_client_weights(study, answer) else equal
     if study.method.phase.is_personal:
         scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
@@ -272,28 +272,11 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     return {"alpha": weights, "client_rmse": scores, "client_rmse_equal": common}
 
 
-def _conformal_arrays(
-    study: Study, runtime: Runtime, progress: Progress, answer: Answer, tested: Pieces
-) -> dict[str, Any]:
+def _conformal_arrays(study: Study, runtime: Runtime, state: State) -> dict[str, Any]:
     """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
-    client = np.arange(answers.count_known(study))
-    weights = find_client_weights(study, runtime, answer, [client]) if has_client_weights(study, answer) else {}
-    recorded, residual = _find_residual(study, progress), dict[int, answers.Residual]()
-    if study.method.one_model_per_client:  # its clients have variances of their own
-        residual = measure_residual_variance(study, runtime, progress.state, answer, weights)
-    elif recorded is not None:
-        residual = {0: answers.Residual(recorded)}
-    measured = answers.Measured(
-        answer,
-        test=tested,
-        held_out=studies.ask_outputs(runtime, answer, "hold_out", worlds=1),
-        weights=weights,
-        own={},
-        residual=residual,
-        ood={},
-        train={},
-    )
-    sets = measure_all_sets(study, runtime, progress.state, measured, worlds=1)[0][1]
+    study = replace(study, evaluation=replace(study.evaluation, ood=False, train=False))
+    measured = measure_models(study, runtime, state, test=True)
+    sets = measure_all_sets(study, runtime, state, measured, worlds=1)[0][1]
     assert sets is not None and study.evaluation.conformal is not None
     return {
         "conformal_clients": np.stack(sets, axis=1),

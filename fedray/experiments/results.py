@@ -140,8 +140,7 @@ def calibrate_answers(
         The thresholds by world (index of a replicate and fold), and a dictionary. For a regression, the dictionary maps
         each world to the variance of the residuals on training samples. For classification, the dictionary is empty.
     """
-    gamma = 0.0 if study.method.one_model_per_client else study.evaluation.gamma
-    study = replace(study, evaluation=replace(study.evaluation, conformal=rule, gamma=gamma, ood=False))
+    study = replace(study, evaluation=replace(study.evaluation, conformal=rule, ood=False))
     measured = measure_models(study, runtime, state, test=False)
     own = ask_own(runtime, state, make_request("hold_out", rule)) if study.method.phase.is_personal else None
     return [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)], measured.residual

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedray.assembly.registry import UserObjects, record_objects
 from fedray.assembly.study import build_study, describe_study
@@ -28,33 +28,22 @@ from fedray.storage import directory
 TOTALS = ("round", "up_bytes", "down_bytes", "sim_seconds")
 
 
-class Trial(NamedTuple):
-    """The settings that all trials share.
-
-    Attributes:
-        read: The function that makes the scenario of a trial from the keys of the trial.
-        own: The user's Python objects.
-        actors: The number of client actors of each trial. With 0 a trial trains in its own process.
-    """
-
-    read: Callable[[Mapping[str, Any]], Scenario]
-    own: UserObjects
-    actors: int
+ReadTrial = Callable[[Mapping[str, Any]], Scenario]  # makes the scenario of a trial from the keys of the trial
 
 
-def make_trainable(trial: Trial) -> Any:
-    """Returns a function for `ray.tune.Tuner` that trains a scenario.
+def make_trainable(read: ReadTrial, own: UserObjects, actors: int) -> Any:
+    """Returns a function for `ray.tune.Tuner` that trains a scenario. `run_trial` describes the arguments.
 
     Raises:
         BadInput: Ray Tune cannot search over the scenario.
     """
-    check_searchable(trial.read({}), trial.actors)
+    check_searchable(read({}), actors)
     from fedray.runtime.ray import tasks
 
     def train(config: Mapping[str, Any]) -> None:
-        run_trial(trial, config, tasks)
+        run_trial(read, own, actors, config, tasks)
 
-    return tasks.reserve_bundles(train, trial.actors) if trial.actors else train
+    return tasks.reserve_bundles(train, actors) if actors else train
 
 
 def check_searchable(scenario: Scenario, actors: int) -> None:
@@ -79,23 +68,25 @@ def check_searchable(scenario: Scenario, actors: int) -> None:
         require_one_cpu_actors(scenario)
 
 
-def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
+def run_trial(read: ReadTrial, own: UserObjects, actors: int, config: Mapping[str, Any], reports: Any) -> None:
     """Trains one trial, from its beginning or from a checkpoint, and reports every evaluated round.
 
     Args:
-        trial: The settings that all trials share.
+        read: The function that makes the scenario of a trial from the keys of the trial.
+        own: The user's Python objects.
+        actors: The number of client actors of each trial. With 0 a trial trains in its own process.
         config: The keys of the trial, nested or dotted.
         reports: The module `fedray.runtime.ray.tasks`, or, in a test, an object with the same functions `report` and
             `restore_trial`.
     """
     prepare_process()
     use_one_thread()
-    import_modules(trial.own.modules)
-    scenario = trial.read(flatten(config))
-    check_searchable(scenario, trial.actors)
+    import_modules(own.modules)
+    scenario = read(flatten(config))
+    check_searchable(scenario, actors)
     every = scenario.evaluate.every if scenario.evaluate.every_seconds is None else 1
     kept = replace(scenario.checkpoint, every=every, keep=1, best=None)
-    scenario = replace(record_objects(scenario, trial.own), runtime="inline", report=False, loggers=[], checkpoint=kept)
+    scenario = replace(record_objects(scenario, own), runtime="inline", report=False, loggers=[], checkpoint=kept)
     pending: list[dict[str, float]] = []
     newest = -1
 
@@ -116,9 +107,9 @@ def run_trial(trial: Trial, config: Mapping[str, Any], reports: Any) -> None:
         out = Path(scratch) / "run"
         if not reports.restore_trial(out, dump_scenario(scenario)):
             directory.make_run_directory(out, dump_scenario(scenario))
-        with explain_run(scenario, out, trial.own):
-            study = build_study(scenario, trial.own)
-            with open_runtime(scenario, trial.own, study, trial.actors, name="trial") as (runtime, facts):
-                digests = describe_study(scenario, trial.own, study) | describe_lanes(study, facts)
+        with explain_run(scenario, out, own):
+            study = build_study(scenario, own)
+            with open_runtime(scenario, own, study, actors, name="trial") as (runtime, facts):
+                digests = describe_study(scenario, own, study) | describe_lanes(study, facts)
                 measure = partial(make_evaluator, test=False)
                 run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure, saved=saved)

@@ -207,7 +207,7 @@ def run_session(
         )
 
     with directory.lock_run_directory(out) as confirm_directory:
-        records.confirm_identity(out, digests, tell, rounds=study.scenario.get("rounds"))
+        records.confirm_identity(out, digests, tell, rounds=study.scenario["rounds"])
         directory.forget_failure(out)
         began, progress = time.perf_counter(), _begin(study, runtime, out)
         _manifest(out, study, facts, progress, {})

@@ -458,9 +458,7 @@ _PARTS = {  # parts that must not differ, each with the message if it differs
 }
 
 
-def confirm_identity(
-    out: Path, digests: Digests, tell: Callable[[str], object] = tell_user, *, rounds: int | None = None
-) -> None:
+def confirm_identity(out: Path, digests: Digests, tell: Callable[[str], object] = tell_user, *, rounds: int) -> None:
     """Writes `identity.json` of a new run. If the run has this file or a checkpoint, checks the file instead.
 
     Args:
@@ -468,7 +466,6 @@ def confirm_identity(
         digests: The present digests of data, network and code.
         tell: A function that takes one line of text about values that have changed since the run began, and prints it.
         rounds: The number of rounds of the run. If the run is made longer, the number is stored after the checks.
-            None means that the stored number is checked, too.
 
     Raises:
         BadInput: The run began with different data, a different network or different code.
@@ -478,23 +475,22 @@ def confirm_identity(
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     out = Path(folder)
         ...     _ = (out / "scenario.yaml").write_text("rounds: 4")
-        ...     confirm_identity(out, {"data": {"training labels": "12ab"}})
-        ...     confirm_identity(out, {"data": {"training labels": "34cd"}})  # doctest: +ELLIPSIS
+        ...     confirm_identity(out, {"data": {"training labels": "12ab"}}, rounds=4)
+        ...     confirm_identity(out, {"data": {"training labels": "34cd"}}, rounds=4)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         fedray.core.errors.BadInput: ...: the data are not those the run began with (training labels): ...
     """
     began = read_identity(out)
     is_new = not began and not run_files.find_checkpoints(out / "checkpoints")
     if not is_new:
-        check_scenario_file(out, any_rounds=rounds is not None)
+        check_scenario_file(out, any_rounds=True)
         _compare(out, began, digests, tell)
-    if rounds is not None:  # the run is perhaps made longer
-        tree = read_keys(out)
-        if began.get("rounds", rounds) != rounds:
-            run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
-        if tree.get("rounds") != rounds:
-            (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
-            plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
+    tree = read_keys(out)
+    if began.get("rounds", rounds) != rounds:  # the run is made longer
+        run_files.write_sealed(out / identity.IDENTITY_FILE, {**began, "rounds": rounds})
+    if tree.get("rounds") != rounds:
+        (out / "summary.json").unlink(missing_ok=True)  # the summary of the shorter run
+        plain.write_atomically(out / "scenario.yaml", write_yaml({**tree, "rounds": rounds}).encode())
     if is_new:
         write_identity(out, digests)
 

@@ -114,16 +114,12 @@ def open_storage(storage: str) -> Any:
         raise BadInput(f"{name} cannot be opened ({type(error).__name__}): check the URL and its driver") from None
 
 
-def check_vacant(url: str | None, name: str, *, resume: bool) -> None:
+def check_vacant(url: str, name: str, *, resume: bool) -> None:
     """Checks that a storage can be opened and has no study called `name`. With `resume`, the study may exist.
-
-    `url` is the URL of the storage. None means a journal file, which is not checked.
 
     Raises:
         BadInput: The storage cannot be opened, or the name is in use and `resume` is False.
     """
-    if url is None:
-        return
     with explain_storage(url):
         known = optuna.get_all_study_names(open_storage(url))
     if name in known and not resume:

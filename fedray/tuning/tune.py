@@ -316,7 +316,8 @@ def run_sweep(
         warn_of_missing_noise(sweep)
     limit, points = search.count_planned_trials(sweep, trials)
     journal = folder.absolute() / directory.JOURNAL
-    optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
+    if storage is not None:
+        optuna_study.check_vacant(storage, sweep.name, resume=resume)  # before anything is written
     current_ending().advise("the same command with --resume goes on", needs=folder / directory.COPY)
     _make_directory(sweep, folder, resume, journal if storage is None else None)
     with directory.lock_run_directory(folder) as confirm_directory:

@@ -133,5 +133,5 @@ def test_a_run_keeps_the_device_with_which_it_began(
         run.choose_device(read, study, folder)
     assert asked == [0, 1] and run.choose_runtime(read, study, None, "cpu").why != "a GPU is here"
     for device in ("cuda", "cpu"):
-        confirm_identity(out, {"device": {"clients": device}}, told.append)
+        confirm_identity(out, {"device": {"clients": device}}, told.append, rounds=2)
     assert len(told) == 1 and "clients train on cuda, but the run began on cpu" in told[0]

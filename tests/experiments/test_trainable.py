@@ -13,7 +13,7 @@ from small import scenario
 
 import fedray
 from fedray.assembly.registry import UserObjects
-from fedray.experiments.trainable import TOTALS, Trial, run_trial
+from fedray.experiments.trainable import TOTALS, run_trial
 from fedray.scenario.loader import read_scenario
 from fedray.storage.directory import adopt_run
 
@@ -42,11 +42,8 @@ class Tune:
         return self.start is not None
 
 
-TRIAL = Trial(lambda further: read_scenario(KEYS, dict(further)), UserObjects(), 0)
-
-
 def train(tune: Tune, **config: Any) -> Tune:
-    run_trial(TRIAL, config, tune)
+    run_trial(lambda further: read_scenario(KEYS, dict(further)), UserObjects(), 0, config, tune)
     return tune
 
 
