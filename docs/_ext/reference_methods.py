@@ -54,10 +54,8 @@ def _facts(spec: MethodSpec) -> list[list[str]]:
     yes, needs_rounds = {True: "yes", False: "no"}, explain_rounds(spec)
     return [
         ["models", MODELS[spec.models]],
-        ["`schedule.kind`", "any" if spec.schedules else "its own"],
-        ["`server.robust`", yes[spec.robust]],
-        ["`server.optimizer`", yes[spec.optimizer]],
-        ["`server.coefficients`", yes[spec.coefficients]],
+        ["`schedule.kind`", "its own" if "schedules" in spec.fixed else "any"],
+        *([f"`server.{key}`", yes[key not in spec.fixed]] for key in ("robust", "optimizer", "coefficients")),
         ["`local.private`", yes[spec.splits]],
         *([] if spec.sparse else [["`compress.kind`", "`dense` or `int8`"]]),
         ["`participation.mode` without rounds", f"no: the method {needs_rounds}" if needs_rounds else "yes"],
@@ -115,7 +113,12 @@ def _write_all() -> str:
         rows.append([f"**{family}**", *[""] * 5])
         for name in names:
             spec = METHOD_SPECS[name]
-            about = [numbers[spec.models], yes[spec.robust], yes[spec.optimizer], spec.private or "none"]
+            about = [
+                numbers[spec.models],
+                yes["robust" not in spec.fixed],
+                yes["optimizer" not in spec.fixed],
+                spec.private or "none",
+            ]
             rows.append([f"{{ref}}`{name} <method-{name}>`", spec.text, *about])
     meaning = (
         "K is the number of models (`method.models`), and N the number of clients. Where the table says yes, "

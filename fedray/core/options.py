@@ -423,14 +423,14 @@ class MethodSpec:
         defaults: Settings of the method's paper, as a tree of scenario keys. A scenario may change them.
         clients: Number of clients, N, if neither the scenario nor the data set determines it.
         classes: Whether the method needs data with classes.
-        robust: Whether `server.robust` may replace the mean of the uploads.
-        optimizer: Whether `server.optimizer` may act on the mean delta.
+        fixed: What keys of a scenario cannot change. With `robust`, `server.robust` cannot replace the mean of the
+            uploads. With `optimizer`, `server.optimizer` cannot act on the mean delta. With `averages`, uploads of
+            several clients are not averaged, and `server.weighting` has no effect. With `coefficients`,
+            `server.coefficients` cannot weigh the tiers in the mean. With `schedules`, the method and not
+            `schedule.kind` decides which clients train which models.
         pooled: Whether one client holds all samples. Such methods are not federated, and serve for comparison.
         walks: Whether models move from client to client along a graph, without a server.
         trains: Whether clients train in rounds. If not, `local`, `compress` and `server` have no effect.
-        averages: Whether uploads of several clients are averaged. If not, `server.weighting` has no effect.
-        coefficients: Whether `server.coefficients` may weigh the tiers in the mean.
-        schedules: Whether `schedule.kind` decides which clients train which models.
         downloads: Whether clients download anything. If not, `downlink` of `clients.tiers` has no effect.
         samples: Whether a prediction is an average of several predictions, even if the method trains one model.
         splits: Whether layers of the network may stay with the clients (`local.private`).
@@ -470,14 +470,10 @@ class MethodSpec:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     clients: int = 100
     classes: bool = False
-    robust: bool = True
-    optimizer: bool = True
+    fixed: tuple[Literal["robust", "optimizer", "averages", "coefficients", "schedules"], ...] = ()
     pooled: bool = False
     walks: bool = False
     trains: bool = True
-    averages: bool = True
-    coefficients: bool = True
-    schedules: bool = True
     downloads: bool = True
     samples: bool = False
     splits: bool = False

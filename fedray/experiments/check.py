@@ -107,7 +107,7 @@ def list_training_facts(scenario: Scenario, study: Study) -> Iterator[tuple[str,
     if not spec.fits:
         yield "training", ", ".join([describe_local(phase.local, scenario.local.lr_grid), *with_training])
     yield from (line for line in said if line[0] != "training")
-    if spec.averages:
+    if "averages" not in spec.fixed:
         server = scenario.server
         parts = ["uploads weigh alike" if server.weighting == "uniform" else "uploads weigh by their clients' rows"]
         parts += [f"tiers by {server.coefficients}"] if server.coefficients != "fedavg" else []
@@ -327,7 +327,7 @@ def describe_schedule(scenario: Scenario, study: Study) -> str:
     name, kind = scenario.method.name, scenario.schedule.kind
     if study.method.phase.choose is not None:
         return "clients choose their models"
-    if kind != "permutation" or method_spec_of(name).schedules:
+    if kind != "permutation" or "schedules" not in method_spec_of(name).fixed:
         own = ", or the method's own" if is_own("method", name) and kind == "permutation" else ""
         return f"schedule {kind}{own}"
     return "the method says who trains which model"

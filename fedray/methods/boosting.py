@@ -129,11 +129,7 @@ _ADABOOST = MethodSpec(
     },
     defaults={"method": {"models": 1}, "rounds": 300},
     clients=10,
-    robust=False,
-    optimizer=False,
-    averages=False,
-    coefficients=False,
-    schedules=False,
+    fixed=("robust", "optimizer", "averages", "coefficients", "schedules"),
     in_rounds="asks all clients of a round about each other's learners",
     fits="one",
 )

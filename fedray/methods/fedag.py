@@ -102,9 +102,7 @@ SPECS = {
             "predict": {"noise": "residual"},
         },
         clients=10,
-        robust=False,
-        optimizer=False,
-        coefficients=False,
+        fixed=("robust", "optimizer", "coefficients"),
         samples=True,
     ),
 }

@@ -76,9 +76,7 @@ _FEDBE = MethodSpec(
         "distil_batch": Option(32, whole(1, 10**6), "inputs of a batch of distillation"),
     },
     defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-    robust=False,
-    optimizer=False,
-    coefficients=False,
+    fixed=("robust", "optimizer", "coefficients"),
     samples=True,
     server_steps=True,
 )

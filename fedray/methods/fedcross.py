@@ -55,9 +55,7 @@ SPECS = {
             ),
         },
         defaults={"method": {"models": 10}},
-        robust=False,
-        optimizer=False,
-        coefficients=False,
+        fixed=("robust", "optimizer", "coefficients"),
         in_rounds="mixes all models of a round",
     ),
 }

@@ -115,7 +115,7 @@ SPECS = {
             "patience": Option(1000, whole(1, 10**7), "steps without a better score after which the student stops"),
         },
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        robust=False,
+        fixed=("robust",),
         server_steps=True,
     ),
 }

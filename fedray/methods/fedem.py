@@ -52,7 +52,7 @@ SPECS = {
         "FedEM: clients' data are mixtures of K components; every client trains all K (Marfoq et al. 2021)",
         family="clusters of clients",
         defaults={"server": {"weighting": "examples"}, "evaluate": {"personal": True}},
-        schedules=False,
+        fixed=("schedules",),
         own_models=True,
         all_models=True,
         in_rounds="weighs samples by the models of a round",

@@ -40,8 +40,7 @@ SPECS = {
         family="averaging",
         options={"eps": Option(1e-3, real("(0, inf)"), "what is added to the squared length of the mean update")},
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        robust=False,
-        coefficients=False,
+        fixed=("robust", "coefficients"),
     ),
 }
 

@@ -46,8 +46,7 @@ SPECS = {
         "FedNova: each client's delta is divided by its local steps before the mean (Wang et al. 2020)",
         family="averaging",
         defaults={"method": {"models": 1}, "server": {"weighting": "examples"}},
-        robust=False,
-        coefficients=False,
+        fixed=("robust", "coefficients"),
         splits=True,
     ),
 }

@@ -142,7 +142,7 @@ SPECS = {
             "server": {"optimizer": "adam", "lr": 0.001, "weighting": "examples"},
         },
         clients=20,
-        schedules=False,
+        fixed=("schedules",),
         in_rounds="trains its parts one after another, in rounds",
         parts=True,
         stack=join_networks,

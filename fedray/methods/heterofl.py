@@ -87,9 +87,7 @@ SPECS = {
                 }
             },
         },
-        robust=False,
-        optimizer=False,
-        coefficients=False,
+        fixed=("robust", "optimizer", "coefficients"),
         own_models=True,
         in_rounds="averages what the clients of a round have trained, part by part",
         slices=cut_channels,

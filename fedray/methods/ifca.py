@@ -42,7 +42,7 @@ SPECS = {
         "IFCA: a client gets K models and trains the one of least loss on its rows (Ghosh et al. 2020)",
         family="clusters of clients",
         defaults={"evaluate": {"personal": True}, "predict": {"gamma": 0.0}},
-        schedules=False,
+        fixed=("schedules",),
         in_rounds="lets clients choose among the models of a round",
         asks=True,
     ),

@@ -46,9 +46,7 @@ SPECS = {
             "q": Option(1.0, real("[0, inf)"), "how much more a large loss counts: a client has the weight loss^q")
         },
         defaults={"method": {"models": 1}},
-        robust=False,
-        averages=False,
-        coefficients=False,
+        fixed=("robust", "averages", "coefficients"),
         in_rounds="asks the clients of a round for the loss of its model",
         asks=True,
     ),

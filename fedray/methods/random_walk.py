@@ -50,12 +50,8 @@ SPECS = {
         family="ensembles",
         defaults={"rounds": 100, "schedule": {"kind": "walk"}, "local": {"epochs": 1}},
         clients=10,
-        robust=False,
-        optimizer=False,
+        fixed=("robust", "optimizer", "averages", "coefficients", "schedules"),
         walks=True,
-        averages=False,
-        coefficients=False,
-        schedules=False,
     ),
 }
 

@@ -260,7 +260,7 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
     Row("method.models", lambda c: c.spec.models != "any", "{name} trains one model",
         "leave it out or choose fed_ensemble", lambda c: c.value > 1),
     Row("server.robust server.optimizer",
-        lambda c: not (c.spec.robust if c.key == "server.robust" else c.spec.optimizer) and _OWN_STEP[c.spec.walks],
+        lambda c: c.key.removeprefix("server.") in c.spec.fixed and _OWN_STEP[c.spec.walks],
         "{name} has {found}", "leave it at none", _other_than("none")),
     Row("schedule.kind", lambda c: c.spec.walks, "{name} has no server", "leave it at walk", _other_than("walk")),
     Row("graph.*", lambda c: not c.walks, "{name} uses no graph", "leave it out, or choose method random_walk",
@@ -280,17 +280,17 @@ METHOD_ROWS = (  # keys that a method does not use, whatever the other keys are
     Row("evaluate.personal evaluate.personal_steps evaluate.clients evaluate.by_tier", lambda c: c.spec.pooled,
         "{name} trains on the pooled data, as one client"),
     Row("server.lr server.momentum server.tau server.schedule.*",
-        lambda c: not c.spec.optimizer and _OWN_STEP[c.spec.walks], "{name} has {found}"),
+        lambda c: "optimizer" in c.spec.fixed and _OWN_STEP[c.spec.walks], "{name} has {found}"),
     Row(_AT_SERVER, lambda c: "method" not in c.own and c.name in METHOD_SPECS and not c.spec.server_steps,
         "the server of {name} makes no steps of its own"),
     Row(_AT_SERVER, lambda c: next((key for key, value in (("solver", "exact"), ("meta_data", "federated"))
                                     if c.options.get(key) == value), ""),
         "method.{found} leaves the server no steps"),
     Row(_AT_SERVER, lambda c: not c.has_rounds, "without rounds nobody waits for the server"),
-    Row(_MEAN, lambda c: not c.spec.averages, "{name} has no mean of several clients' uploads"),
-    Row("server.coefficients", lambda c: not c.spec.coefficients, "{name} has a server of its own"),
+    Row(_MEAN, lambda c: "averages" in c.spec.fixed, "{name} has no mean of several clients' uploads"),
+    Row("server.coefficients", lambda c: "coefficients" in c.spec.fixed, "{name} has a server of its own"),
     Row(_WHO_TRAINS_WHAT,
-        lambda c: not c.spec.schedules
+        lambda c: "schedules" in c.spec.fixed
         and not (c.key == "schedule.rows" and c.scenario.schedule.rows == "stratum" and not c.is_full
                  and not c.spec.walks and not c.spec.pooled),
         "{name} says by itself who trains which model"),

@@ -237,7 +237,9 @@ def test_the_ingredients_in_a_methods_file_are_the_defaults_of_its_keys(
     change: dict[str, Any] = {"method": {"models": 2}} if METHOD_SPECS[method].models == "any" else {}
     change["rounds"] = min(1, METHOD_SPECS[method].defaults.get("rounds", 1))
     by_file = train_whole(of_method(method, change))
-    named = {} if METHOD_SPECS[method].coefficients else {"coefficients": None}  # no key names the mean of these
+    named = (
+        {"coefficients": None} if "coefficients" in METHOD_SPECS[method].fixed else {}
+    )  # no key names the mean of these
     monkeypatch.setattr(
         "fedray.assembly.methods.unset_defaults", lambda _scenario, setting, _defaults: replace(setting, **named)
     )
