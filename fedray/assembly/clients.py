@@ -131,7 +131,7 @@ def make_participation(
     elif keys.name == "power_of_choice":
         rule = _share_candidates(keys.options.get("candidates"), clients, counts)
     else:
-        rule = rules.by_examples() if keys.name == "examples" else rules.oort(**keys.options)
+        rule = rules.by_examples if keys.name == "examples" else rules.oort(**keys.options)
     assert sizes is not None
     return rules.choose_clients(clients, counts, rule, sizes, seconds)
 

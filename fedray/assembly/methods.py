@@ -12,13 +12,14 @@ from fedray.assembly.own_methods import confirm_code_is_read, guard_method
 from fedray.assembly.pieces import add_own_code, make_compression
 from fedray.assembly.registry import UserObjects, find_own, name_own_method, spec_of
 from fedray.components.schedule import guard_schedule, remember_losses
+from fedray.components.servers import Optimizer
 from fedray.core.errors import BadInput
 from fedray.core.method import Local, Method, RateSchedule
 from fedray.core.types import Net
 from fedray.data.shards import Shards, count_held_labels
 from fedray.data.types import Dataset
 from fedray.methods import METHODS, Composition
-from fedray.methods.setting import Optimizer, Robust, Setting
+from fedray.methods.setting import Robust, Setting
 from fedray.models.net import compute_raw_outputs, is_linear, last_layer_inputs
 from fedray.own_code.contract import RecordedOptions, contract, refuse_unread
 from fedray.scenario.names import declared_options, method_spec_of

@@ -31,7 +31,8 @@ from fedray.core.types import State, Stats, Uploads, Weighting
 LEAST = 1e-12  # the plain mean is used for a parameter with less mean curvature (exact sums have a resolution of 5e-20)
 
 Score = Callable[[int, Tensor], float]  # (world, model [d]) -> score on the server's samples; higher is better
-Step = Callable[[Tensor], Tensor]  # gradient `[d]` -> change that is subtracted from the model, `[d]`
+# gradient `[d]`, number of the step from 1, the two memories -> what is subtracted from the model `[d]`, the memories
+Step = Callable[[Tensor, int, Any, Any], tuple[Tensor, Any, Any]]
 
 
 class Descent(NamedTuple):
@@ -40,14 +41,14 @@ class Descent(NamedTuple):
     Attributes:
         steps: Number of steps.
         each: Number of steps after which the model is scored again.
-        start: A function that makes a new optimizer, without memory of earlier steps.
+        step: The optimizer.
         score: A function that takes a world and a model `[d]`, and returns the model's score on the server's samples.
             The model with the highest score is kept. None means that the last model is kept.
     """
 
     steps: int
     each: int
-    start: Callable[[], Step]
+    step: Step
     score: Score | None = None
 
 
@@ -58,54 +59,42 @@ def descend(how: Descent, start: Tensor, gradient: Callable[[Tensor], Tensor], w
     the function. Among models with the same score, the earliest is returned. If `how` has no score, the last model is
     returned. `world` is the world of the model.
     """
-    now, step = start, how.start()
+    now, first, second = start, 0.0, 0.0
     best, most = start, -math.inf if how.score is None else how.score(world, start)
     for done in range(1, how.steps + 1):
-        now = now - step(gradient(now))
+        change, first, second = how.step(gradient(now), done, first, second)
+        now = now - change
         if how.score is not None and (done % how.each == 0 or done == how.steps):
             found = how.score(world, now)
             best, most = (now, found) if found > most else (best, most)
     return now if how.score is None else best
 
 
-def adam(lr: float) -> Callable[[], Step]:
-    """Returns a function that makes Adam with betas 0.9 and 0.999 and epsilon 1e-6, as in the code of FedBEns.
+def adam(lr: float) -> Step:
+    """Makes Adam with betas 0.9 and 0.999 and epsilon 1e-6, as in the code of FedBEns.
 
     Source: Kingma, Ba 2015.
     """
 
-    def start() -> Step:
-        memory: list[Any] = [0, 0.0, 0.0]
+    def step(g: Tensor, t: int, first: Any, second: Any) -> tuple[Tensor, Any, Any]:
+        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
+        return lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + 1e-6), first, second
 
-        def step(g: Tensor) -> Tensor:
-            t, first, second = memory[0] + 1, 0.9 * memory[1] + 0.1 * g, 0.999 * memory[2] + 0.001 * g * g
-            memory[:] = t, first, second
-            moved: Tensor = lr * first / (1.0 - 0.9**t) / ((second / (1.0 - 0.999**t)).sqrt() + 1e-6)
-            return moved
-
-        return step
-
-    return start
+    return step
 
 
-def summing_adam(lr: float) -> Callable[[], Step]:
-    """Returns a function that makes the optimizer of FedFisher's code: Adam with sums instead of means.
+def summing_adam(lr: float) -> Step:
+    """Makes the optimizer of FedFisher's code: Adam with sums instead of means.
 
     The memory of the optimizer is m and v: `m <- 0.9 m + g` and `v <- 0.99 v + g^2`. The step is `lr m / (sqrt(v) +
     0.01)`.
     """
 
-    def start() -> Step:
-        memory: list[Any] = [0.0, 0.0]
+    def step(g: Tensor, _t: int, first: Any, second: Any) -> tuple[Tensor, Any, Any]:
+        first, second = 0.9 * first + g, 0.99 * second + g * g
+        return lr * first / (second.sqrt() + 0.01), first, second
 
-        def step(g: Tensor) -> Tensor:
-            memory[:] = 0.9 * memory[0] + g, 0.99 * memory[1] + g * g
-            moved: Tensor = lr * memory[0] / (memory[1].sqrt() + 0.01)
-            return moved
-
-        return step
-
-    return start
+    return step
 
 
 def fisher_mean(

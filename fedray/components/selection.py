@@ -76,17 +76,13 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
     return place
 
 
-def by_examples() -> Rule:
-    """Returns a rule that draws clients in proportion to their numbers of samples.
+def by_examples(known: KnownClients, number: int, generator: Generator) -> IntArray:
+    """Draws clients in proportion to their numbers of samples.
 
     Source: Li et al. 2020 (FedProx, Algorithm 2). The paper draws with replacement. This rule draws without
     replacement.
     """
-
-    def choose(known: KnownClients, number: int, generator: Generator) -> IntArray:
-        return np.sort(known.client[draw_weighted(known.size.astype(np.float64), number, generator)])
-
-    return choose
+    return np.sort(known.client[draw_weighted(known.size.astype(np.float64), number, generator)])
 
 
 def power_of_choice(candidates: int | None = None) -> Rule:

@@ -329,20 +329,29 @@ def krum(f: int, trainable: int, multi: bool = False) -> Center:
 # parameters. Float buffers (BatchNorm) are those of the inner server. A model that no client trained in a round keeps
 # its weights and the state of its optimizer.
 
-BETA2, TAU = 0.99, 1e-3  # Reddi et al. 2021, section 5.1; `server.tau` replaces TAU
+BETA2 = 0.99  # Reddi et al. 2021, section 5.1
 
 
-def with_optimizer(
-    base: Server,
-    rows: Rows,
-    trainable: int,
-    kind: ServerOptimizerKind,
-    *,
-    lr: float,
-    momentum: float = 0.9,
-    tau: float = TAU,
-    schedule: RateSchedule | None = None,
-) -> Server:
+@dataclass(frozen=True)
+class Optimizer:
+    """Describes a server optimizer (`server.optimizer`).
+
+    Attributes:
+        kind: Name of the optimizer: momentum, adam, yogi or none.
+        lr: Learning rate of the server optimizer, above 0.
+        momentum: Coefficient of momentum, or beta_1 of Adam and Yogi, in [0, 1).
+        tau: The constant above 0 that Adam and Yogi add to the denominator.
+        schedule: A factor of the learning rate for each round. None means 1.
+    """
+
+    kind: ServerOptimizerKind = "none"
+    lr: float = 1.0
+    momentum: float = 0.9
+    tau: float = 1e-3
+    schedule: RateSchedule | None = None
+
+
+def with_optimizer(base: Server, rows: Rows, trainable: int, how: Optimizer) -> Server:
     """Returns a server with an optimizer. The pseudo-gradient `g` is the change of the models by the step of `base`.
 
     - `momentum`: `m <- momentum m + g` and `w <- w + lr m` (FedAvgM, Hsu et al. 2019). With momentum 0 and lr 1, the
@@ -354,38 +363,34 @@ def with_optimizer(
         base: The server whose step gives the pseudo-gradient.
         rows: The order of the models in the state.
         trainable: Number of trainable parameters of a model. They come first, and only they are changed.
-        kind: `momentum`, `adam` or `yogi`.
-        lr: Learning rate, above 0.
-        momentum: Momentum, in [0, 1).
-        tau: The constant in the denominator of `adam` and `yogi`, above 0.
-        schedule: A multiplier of the learning rate for each round. None means the multiplier 1.
+        how: The optimizer, which is not `none`.
 
     Example:
         >>> from fedray.components.servers import mean
-        >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, "adam", lr=0.1)
+        >>> server = with_optimizer(mean(Rows(1, 1)), Rows(1, 1), 3, Optimizer("adam", lr=0.1))
         >>> sorted(server.init(torch.zeros(1, 3)))
         ['optimizer_first', 'optimizer_second']
     """
 
     def init(models: Tensor) -> dict[str, Tensor]:
         zero = torch.zeros(len(models), trainable, dtype=torch.float64)
-        second = {} if kind == "momentum" else {"optimizer_second": zero + tau**2}
+        second = {} if how.kind == "momentum" else {"optimizer_second": zero + how.tau**2}
         return {**base.init(models), "optimizer_first": zero, **second}
 
     def step(state: State, stats: Stats, t: int) -> State:
         after, g = step_and_move(base, state, stats, t, trainable)
         trained, extra = stats["weight"].total.view(rows.number, -1).sum(1)[:, None] > 0, dict(after.extra)
         before = state.extra["optimizer_first"]  # the inner server may return an extra without it
-        first = before * momentum + (g if kind == "momentum" else (1.0 - momentum) * g)
+        first = before * how.momentum + (g if how.kind == "momentum" else (1.0 - how.momentum) * g)
         change = first
-        if kind != "momentum":
+        if how.kind != "momentum":
             v, square = state.extra["optimizer_second"], g.square()
-            down = (1.0 - BETA2) * (v - square if kind == "adam" else square * torch.sign(v - square))
+            down = (1.0 - BETA2) * (v - square if how.kind == "adam" else square * torch.sign(v - square))
             second = v - down
-            change = first / (second.sqrt() + tau)
+            change = first / (second.sqrt() + how.tau)
             extra["optimizer_second"] = torch.where(trained, second, v)
         extra["optimizer_first"] = torch.where(trained, first, before)
-        rate = lr if schedule is None else lr * schedule.factor(t)
+        rate = how.lr if how.schedule is None else how.lr * how.schedule.factor(t)
         return place_change(state, after, rate * change, trained)._replace(extra=extra)
 
     return Server(init, base.reduce, step, base.keeps)

@@ -326,9 +326,23 @@ class Piece:
     Attributes:
         takes: Names of the user's functions that take and return vectors of jobs, `[W, d]`. In a user's method their
             results are checked.
+        kept_numbers: Length of each private vector. None means the length of a model.
+        couples: Whether the training steps of one model use the other models of the same client. If so, the client's K
+            jobs are trained in one block.
+        reads_models: Whether a job needs all K models, and not only its own.
+        reads_final: Whether `end` reads the trained models (`Update.models`), and not only their deltas.
+        calls_module: Whether this addition to a client's job calls the network's module (a `torch.nn.Module`). If so, a
+            worker trains in one thread, because the module holds the parameters of one model.
+        weighs: Whether each client of the run has its own weights for the models' predictions.
     """
 
     takes: ClassVar[tuple[str, ...]] = ()
+    kept_numbers: ClassVar[int | None] = None
+    couples: ClassVar[bool] = False
+    reads_models: ClassVar[bool] = False
+    reads_final: ClassVar[bool] = False
+    calls_module: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
 
     def check(self, phase: "Phase", method: str) -> None:
         """Raises `BadInput` if this addition to a client's job does not fit `phase`. The message names `method`."""
@@ -345,11 +359,6 @@ class Piece:
     def keeps(self) -> tuple[str, ...]:
         """Returns the names of the private vectors that clients keep between rounds."""
         return ()
-
-    @property
-    def kept_numbers(self) -> int | None:
-        """Returns the length of each private vector. None means the length of a model."""
-        return None
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -382,32 +391,6 @@ class Piece:
     def with_locals(self, change: Callable[["Local"], "Local"]) -> "Piece":
         """Returns a copy in which `change(settings)` replaces the settings of each further training (`locals`)."""
         return self
-
-    @property
-    def couples(self) -> bool:
-        """Returns whether the training steps of one model use the other models of the same client.
-
-        If so, the client's K jobs are trained in one block.
-        """
-        return False
-
-    @property
-    def reads_models(self) -> bool:
-        """Returns whether a job needs all K models, and not only its own."""
-        return False
-
-    @property
-    def reads_final(self) -> bool:
-        """Returns whether `end` reads the trained models (`Update.models`), and not only their deltas."""
-        return False
-
-    @property
-    def calls_module(self) -> bool:
-        """Returns whether this addition to a client's job calls the network's module (a `torch.nn.Module`).
-
-        If so, a worker trains in one thread, because the module holds the parameters of one model.
-        """
-        return False
 
     @property
     def begins(self) -> int:
@@ -476,31 +459,22 @@ class Piece:
         """
         raise NotImplementedError
 
-    @property
-    def weighs(self) -> bool:
-        """Returns whether each client of the run has its own weights for the models' predictions."""
-        return False
-
     def describe(self) -> tuple[str, str] | None:
         """Returns the name and the text of a line in `fedray check`. None means no line."""
         return None
 
 
+PREVIOUS = "previous"  # name of the private vector with the model of a client's previous training
+
+
 class KeepModel(Piece):
     """Stores the model with which a client's training ends. A loss uses it in the client's next training (MOON)."""
 
-    NAME = "previous"
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        return (self.NAME,)
-
-    @property
-    def reads_final(self) -> bool:
-        return True
+    keeps = (PREVIOUS,)
+    reads_final = True
 
     def end(self, update: Any) -> Any:
-        return update.keep(**{self.NAME: update.final})
+        return update.keep(**{PREVIOUS: update.final})
 
 
 class Work:
@@ -580,7 +554,6 @@ class Walk(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------------
 # A method as data: a phase of training, and the models that predict.
 
-PREVIOUS = KeepModel.NAME  # name of the private vector with the model of a client's previous training
 P = TypeVar("P", bound=Piece)
 Schedule = Callable[[int, State | None], Plan]  # (round, state) -> the jobs of the round
 Pooled = Callable[[int], "tuple[Tensor, Tensor]"]  # world -> network inputs and targets of its training samples

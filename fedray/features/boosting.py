@@ -569,7 +569,7 @@ class FitTrees(Work):
 
         Weights of samples stay valid if the ensemble has only grown since they were computed.
         """
-        known = _known(kept)
+        known: ClientCache = kept.setdefault("boosting", ClientCache())
         pool = state.extra.get(CANDIDATES)
         if pool is not None and (known.pool is None or not torch.equal(pool, known.pool)):
             known.pool, known.classes = pool.clone(), {}
@@ -593,7 +593,7 @@ class FitTrees(Work):
         (client,), (world,) = job.plan.client.tolist(), job.plan.world.tolist()
         pool = state.extra.get(CANDIDATES)
         work = self._fit if pool is None or not has_root(pool[world]).any() else self._count_errors
-        stats, error = work(OneJob(site, _known(kept), t, state, client, world, read_rows(site, world, client)))
+        stats, error = work(OneJob(site, kept["boosting"], t, state, client, world, read_rows(site, world, client)))
         return stats, torch.tensor([error])
 
     def _fit(self, job: OneJob) -> tuple[Stats, float]:
@@ -669,12 +669,6 @@ class FitTrees(Work):
             everybody = np.arange(site.clients.number)
             known.rows[world] = int(site.shards.sizes(np.full_like(everybody, world), everybody).sum())
         return bound_weights(found.log, known.rows[world])
-
-
-def _known(kept: dict[Any, Any]) -> ClientCache:
-    """Returns what this process has stored about its clients."""
-    found: ClientCache = kept.setdefault("boosting", ClientCache())
-    return found
 
 
 def read_rows(site: Site, world: int, client: int) -> ClientRows:

@@ -39,9 +39,7 @@ MAPPED_NUMBERS = 8 << 20  # total length of the gradients that are computed at a
 class Measure(Piece):
     """The base class of `Curvature` and `ClientSums`, which measure a model after its training."""
 
-    @property
-    def calls_module(self) -> bool:
-        return True
+    calls_module = True
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,7 @@ class Curvature(Measure):
     kind: Literal["model", "empirical"] = "model"
     rows: int | None = None
 
-    @property
-    def up_vectors(self) -> int:
-        return 1
+    up_vectors = 1
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray:
         rows: FloatArray = size if self.rows is None else np.minimum(size, self.rows)

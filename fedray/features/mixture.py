@@ -39,21 +39,10 @@ class Mixture(Piece):
     Each model is then trained on all samples of the client, which are weighted by the model's responsibilities.
     """
 
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        return (MIXTURE,)
-
-    @property
-    def kept_numbers(self) -> int:
-        return 1
-
-    @property
-    def reads_models(self) -> bool:
-        return True
-
-    @property
-    def weighs(self) -> bool:
-        return True
+    keeps = (MIXTURE,)
+    kept_numbers = 1
+    reads_models = True
+    weighs = True
 
     def count_rows(self, net: Net, size: FloatArray) -> FloatArray:
         return FORWARD * size  # the loss of the job's model, for the E step

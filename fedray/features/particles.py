@@ -6,7 +6,7 @@ side by side in a block (`runtime/exchange.py`), so a step can use all K models 
 Example:
     The particles of each client all move by the mean of their gradients.
 
-    >>> share = Particles(2, lambda g, *_: g.mean(0, keepdim=True).expand_as(g), lambda now, *_: now, steps=0)
+    >>> share = Particles(2, lambda g, *_: g.mean(0, keepdim=True).expand_as(g), lambda now, *_: now)
     >>> for_each_client(2, lambda lanes: share.move(lanes), torch.tensor([[1.0], [3.0], [5.0], [5.0]])).T
     tensor([[2., 2., 5., 5.]])
 
@@ -53,29 +53,17 @@ class Particles(Piece):
             samples.
         learn: A function that returns the direction in which the own particles descend. It takes the current own
             particles, the received particles, the trained particles, and the own particles before this round.
-        steps: Number of steps that the client's own particles make after training.
+        further_steps: Number of steps that the client's own particles make after training.
     """
 
     models: int
     move: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
     learn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-    steps: int
+    further_steps: int = 0
 
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        return (PARTICLES,)
-
-    @property
-    def couples(self) -> bool:
-        return True
-
-    @property
-    def reads_final(self) -> bool:
-        return True
-
-    @property
-    def further_steps(self) -> int:
-        return self.steps
+    keeps = (PARTICLES,)
+    couples = True
+    reads_final = True
 
     def begin(self, update: Update) -> Update:
         own = self._read(update)
@@ -90,7 +78,7 @@ class Particles(Piece):
         assert update.block is not None and update.final is not None
         own, received, trained = update.own[PARTICLES], update.block.start, update.final
         now, move = own.clone(), _make_step(update.block.local, update.block.lr, own)
-        for step in range(self.steps):
+        for step in range(self.further_steps):
             move(now, for_each_client(self.models, self.learn, now, received, trained, own), step)
         return update.keep(**{PARTICLES: now})
 

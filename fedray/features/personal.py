@@ -36,17 +36,12 @@ class PrivateLayers(Piece):
     layers: tuple[str, ...]
     memory: tuple[str, ...] = ()
 
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        return (LAYERS,)
+    keeps = (LAYERS,)
+    reads_final = True
 
     @property
     def stays(self) -> tuple[str, ...]:
         return self.layers
-
-    @property
-    def reads_final(self) -> bool:
-        return True
 
     @property
     def answers(self) -> bool:
@@ -129,6 +124,8 @@ class PersonalPasses(Piece):
 
     each: tuple[Local, ...]
 
+    answers = True
+
     @property
     def keeps(self) -> tuple[str, ...]:
         return tuple(f"{PREFIX}{p}" for p in range(len(self.each)))
@@ -139,10 +136,6 @@ class PersonalPasses(Piece):
 
     def with_locals(self, change: Callable[[Local], Local]) -> "PersonalPasses":
         return replace(self, each=tuple(change(local) for local in self.each))
-
-    @property
-    def answers(self) -> bool:
-        return True
 
     def end(self, update: Update) -> Update:
         site, plan, received = update.site, update.jobs.plan, update.broadcast
@@ -181,9 +174,7 @@ class Tuning(Piece):
 
     phase: Phase
 
-    @property
-    def answers(self) -> bool:
-        return True
+    answers = True
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
         size = site.shards.sizes(plan.world, plan.client)

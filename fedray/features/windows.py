@@ -69,14 +69,10 @@ class Windows(Piece):
             raise BadInput(f"{method}: it has windows, but a {parts[0]} too, which they do not call: leave it out")
 
     def group(self, t: int) -> bool:
-        return self.samples(t)
-
-    def samples(self, t: int) -> bool:
-        """Returns whether the clients' models are averaged over windows in round t."""
         return t >= self.burn_in
 
     def begin(self, update: Update) -> Update:
-        if not self.samples(update.t):
+        if update.t < self.burn_in:
             return update
         engine = replace(update.engine, train=partial(self._train, update.engine))
         return update._replace(engine=engine, gives_change=True)
@@ -104,12 +100,9 @@ class Finish(Piece):
     """
 
     takes: ClassVar[tuple[str, ...]] = ("finish",)
+    reads_final = True
 
     finish: Callable[[Tensor, Tensor], Tensor]
-
-    @property
-    def reads_final(self) -> bool:
-        return True
 
     def begin(self, update: Update) -> Update:
         return update._replace(engine=replace(update.engine, train=partial(self._train, update.engine)))

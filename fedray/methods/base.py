@@ -155,12 +155,10 @@ def make_compressor(setting: Setting, compress: Compressor = dense) -> Compress:
 
 def make_server(setting: Setting, merge: Merge = servers.mean) -> Server:
     """Returns a server that merges uploads and then applies the scenario's server optimizer."""
-    base, optimizer = merge_uploads(setting, merge), setting.optimizer
-    if optimizer.kind == "none":
+    base = merge_uploads(setting, merge)
+    if setting.optimizer.kind == "none":
         return base
-    rows, trainable = setting.state_rows, setting.layout.trainable
-    keys = {name: getattr(optimizer, name) for name in ("lr", "momentum", "tau", "schedule")}
-    return servers.with_optimizer(base, rows, trainable, optimizer.kind, **keys)
+    return servers.with_optimizer(base, setting.state_rows, setting.layout.trainable, setting.optimizer)
 
 
 def merge_uploads(setting: Setting, merge: Merge = servers.mean) -> Server:
@@ -214,7 +212,7 @@ def count_distillation(setting: Setting, more: int = 0) -> Callable[[int], Serve
 
 
 def find_descent(
-    setting: Setting, optimizer: Callable[[float], Callable[[], Step]], each: int
+    setting: Setting, optimizer: Callable[[float], Step], each: int
 ) -> tuple[Descent | None, Callable[[int], ServerWork] | None]:
     """Returns how a server finds each of K models (option `solver`), and the function `Phase.server_work`.
 

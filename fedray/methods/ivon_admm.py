@@ -181,10 +181,9 @@ def ivon_admm(setting: kit.Setting) -> kit.Method:
         compress=kit.dense,
         pieces=[kit.Finish(kit.gaussians.refine_sites(kept, 1.0, prior, p))],  # t_k <- t_k (q_k / q)^(gamma rho)
     )
-    server = (
-        kit.gaussians.step_by_admm(  # lambda(q) <- (1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))
-            kit.mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
-        )
+    # lambda(q) <- (1 - alpha) mean lambda(q_k) + alpha (lambda_0 + sum lambda(t_k))
+    server = kit.gaussians.step_by_admm(
+        kit.mean(setting.state_rows), setting.state_rows, alpha=alpha, kept=kept, prior=prior, p=p
     )
     return kit.Method(
         "ivon_admm",

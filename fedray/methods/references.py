@@ -110,7 +110,7 @@ def set_alone(setting: kit.Setting) -> kit.Setting:
         models=setting.clients.number,
         assign=None,
         participation=kit.schedule.invite_all(setting.clients),
-        optimizer=kit.setting.Optimizer(),
+        optimizer=kit.servers.Optimizer(),
         robust=kit.setting.Robust(),
         coefficients=None,
     )

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedray.components.distillation import Student
 from fedray.components.schedule import Assignment, Participation
-from fedray.components.servers import Rows
-from fedray.core.method import Compress, Local, Method, RateSchedule, ServerWork, Walk
+from fedray.components.servers import Optimizer, Rows
+from fedray.core.method import Compress, Local, Method, ServerWork, Walk
 from fedray.core.rng import Keys
-from fedray.core.types import Clients, IntArray, Layout, ServerOptimizerKind, Weighting
+from fedray.core.types import Clients, IntArray, Layout, Weighting
 from fedray.features.boosting import Ensemble
 from fedray.features.slices import TierNet
 from fedray.features.stacking import Stack
@@ -30,25 +30,6 @@ class Robust:
     kind: str = "none"
     trim: int = 1
     byzantine: int = 1
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """Describes a server optimizer (`server.optimizer`).
-
-    Attributes:
-        kind: Name of the optimizer: momentum, adam, yogi or none.
-        lr: Learning rate of the server optimizer, above 0.
-        momentum: Coefficient of momentum, or beta_1 of Adam and Yogi, in [0, 1).
-        tau: The constant above 0 that Adam and Yogi add to the denominator.
-        schedule: A factor of the learning rate for each round. None means 1.
-    """
-
-    kind: ServerOptimizerKind = "none"
-    lr: float = 1.0
-    momentum: float = 0.9
-    tau: float = 1e-3
-    schedule: RateSchedule | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +107,7 @@ class Setting:
     weighting: Weighting = "uniform"
     coefficients: str | None = None
     robust: Robust = Robust()
-    optimizer: Optimizer = Optimizer()
+    optimizer: Optimizer = field(default_factory=Optimizer)
     compress: Callable[[Layout], Compress] | None = None
     hold_out: bool = False
     participants: int = 1

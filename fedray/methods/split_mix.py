@@ -57,8 +57,4 @@ def split_mix(setting: kit.Setting) -> kit.Method:
     can = kit.numpy.array([tier.models_per_round or setting.models for tier in setting.clients.tiers])
     first = (kit.numpy.arange(setting.models) < can[:, None]).astype(float)  # [T, K]: what a device of each tier holds
     tiers = kit.numpy.stack([first / first.sum(axis=1, keepdims=True)] * len(setting.seeds))
-
-    def answer(state: kit.State) -> kit.Answer:
-        return kit.Answer(state, setting.models, tiers=tiers)
-
-    return kit.Method("split_mix", phase, answer)
+    return kit.Method("split_mix", phase, lambda state: kit.Answer(state, setting.models, tiers=tiers))

@@ -25,7 +25,7 @@ from fedray.runtime.exchange import in_order
 from fedray.runtime.worker import Worker
 from fedray.simulation.stacking import find_bases, is_trained, read_part, split_plan
 from fedray.simulation.study import Part, Study
-from fedray.training.choice import SHAREABLE, Engine
+from fedray.training.choice import SHAREABLE
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Bases that vote. Each client fits a scikit-learn classifier on its own samples, and the classifiers vote.
@@ -189,11 +189,6 @@ class StackWorkers:
         self._votes = FittedVotes(self.bases)
         self._state: State | None = None  # the state of the newest training
         self._features: dict[tuple[int, int], Tensor] = {}  # by (world, client)
-
-    @property
-    def engine(self) -> Engine:
-        """The engine of the first base."""
-        return self.workers[0].engine
 
     def train(self, t: int, jobs: SizedPlan, state: State) -> tuple[Stats, JobRows]:
         """Trains the jobs of round t, one part of the stack after the other.

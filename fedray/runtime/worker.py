@@ -114,7 +114,7 @@ class Worker:
         self.study, self.parts = study, parts
         self.net, self.shards, self.clients = study.net, study.shards, study.clients
         self.seeds, self.init_seeds, self.local = study.seeds, study.init_seeds, study.local
-        self.engine: Engine = parts.engine if parts else choose_study_engine(study, self.device.type)
+        self.engine: Engine = parts.workers[0].engine if parts else choose_study_engine(study, self.device.type)
         self.tiers = exchange.choose_tier_engines(given, self.device)
         shareable = all(one.name in SHAREABLE for one in (self.engine, *(tier.engine for tier in self.tiers if tier)))
         calls_module = any(piece.calls_module for piece in study.method.phase.pieces)  # which holds one lane's weights

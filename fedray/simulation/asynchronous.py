@@ -103,10 +103,8 @@ def count_earlier(who: IntArray) -> IntArray:
         [0, 0, 1, 2]
     """
     order = np.argsort(who, kind="stable")
-    first = np.r_[True, who[order][1:] != who[order][:-1]][: len(who)]
-    began = np.maximum.accumulate(np.where(first, np.arange(len(who)), 0))
-    rank = np.empty_like(who)
-    rank[order] = np.arange(len(who)) - began
+    ranked, rank = who[order], np.empty_like(who)
+    rank[order] = np.arange(len(who)) - np.searchsorted(ranked, ranked)
     return rank
 
 
@@ -518,7 +516,7 @@ class KnownSteps:
         self._models, self._last, self._first = models, last, 0
         self._seconds: FloatArray = np.zeros((0, len(lines)))
         self._rows: list[list[int]] = []
-        self.jobs = self._join([line.take(0) for line in lines])
+        self.jobs = lines[0].take(0).jobs
         self._bounds = np.zeros(1, dtype=np.int64)
 
     @property
@@ -537,19 +535,14 @@ class KnownSteps:
             return
         more = min(max(missing, LEAST_STEPS), self._last - self.end)
         taken = [line.take(more) for line in self.lines]
-        both: list[Any] = [np.concatenate(pair) for pair in zip(self.jobs, self._join(taken), strict=True)]
-        self.jobs = KnownJobs(*both)
+        columns: list[Any] = [np.concatenate(c) for c in zip(self.jobs, *(one.jobs for one in taken), strict=True)]
+        jobs = KnownJobs(*columns)
+        self.jobs = jobs.take(np.argsort(jobs.step, kind="stable"))  # of all worlds
         self._seconds = np.concatenate([self._seconds, np.stack([steps.time for steps in taken], axis=1)])
         stepping = zip(*(steps.models for steps in taken), strict=True)
         self._rows += [[w * self._models + k for w, models in enumerate(step) for k in models] for step in stepping]
         self._bounds = np.searchsorted(self.jobs.step, np.arange(self._first, self.end + 1))
         self.open = [(w * self._models + k, v) for w, line in enumerate(self.lines) for k, v in line.list_open()]
-
-    def _join(self, taken: list[ServerSteps]) -> KnownJobs:
-        """Joins the jobs of all worlds in the order of their server steps."""
-        columns: list[Any] = [np.concatenate(column) for column in zip(*(steps.jobs for steps in taken), strict=True)]
-        jobs = KnownJobs(*columns)
-        return jobs if len(taken) == 1 else jobs.take(np.argsort(jobs.step, kind="stable"))
 
     def forget(self, t: int) -> None:
         """Deletes the server steps before step t, and their jobs."""
@@ -583,49 +576,6 @@ class KnownSteps:
 Group = tuple[int, int]  # (server step, row of the state) of uploads that are added up
 Key = tuple[int, int]  # (row of the state, version of the model in this row)
 LEAST_FREED = 8  # versions are freed if their number has grown by a quarter plus this
-
-
-class Sums:
-    """Stores sums over uploads until the server step that uses the sums.
-
-    Example:
-        One call of a runtime returns the sums for two server steps. A second call returns one more sum for step 7.
-
-        >>> sums, value = Sums(rows=1, models=1), ExactSum({0: torch.tensor([[1.0], [2.0], [0.0], [0.0]])})
-        >>> sums.add({"sum": value}, [(7, 0), (8, 0)], most=4)
-        >>> sums.add({"sum": value}, [(7, 0)], most=4)
-        >>> sums.take(7, [0])["sum"].value().tolist(), sums.take(8, [0])["sum"].value().tolist()
-        ([[2.0]], [[2.0]])
-    """
-
-    def __init__(self, rows: int, models: int) -> None:
-        """Makes an empty store."""
-        self._rows, self._models = rows, models
-        self._parts: dict[Group, Stats] = {}
-
-    def add(self, stats: Stats, groups: Sequence[Group], most: int) -> None:
-        """Stores the statistics of one call of a runtime.
-
-        Args:
-            stats: Sums of each group's uploads, `[G, ...]`. The uploads of a group change the same model in the same
-                server step.
-            groups: (server step, row of the state) of each group with uploads. These groups come first in `stats`.
-            most: Number of groups in `stats`, G. Groups without uploads come last.
-        """
-        for g, group in enumerate(groups):
-            add_stats(self._parts.setdefault(group, {}), {name: _pick(value, g, most) for name, value in stats.items()})
-
-    def take(self, t: int, rows: Iterable[int]) -> Stats:
-        """Removes and returns the sums of a server step for the M rows of the state, `[M, ...]`.
-
-        The result is empty if all jobs of the step failed.
-
-        Args:
-            t: The server step.
-            rows: Rows of the state that change in this step.
-        """
-        found = {row: sums for row in rows if (sums := self._parts.pop((t, row), None)) is not None}
-        return join_groups(found, self._rows, self._models)
 
 
 def _pick(value: Any, g: int, groups: int) -> Any:
@@ -801,7 +751,7 @@ class AsyncTraining:
         self._rows = study.worlds * phase.models  # M
         self._ahead = KnownSteps(make_timelines(study, self._costs), phase.models, study.rounds)
         self._versions = Versions(study.worlds, phase.models, progress.flight())
-        self._sums = Sums(self._rows, phase.models)
+        self._sums: dict[Group, Stats] = {}  # sums over uploads, until the server step that uses the sums
         self._due = self._at = progress.round  # the next step that needs training; the current step
         for t in range(progress.round):
             self._ahead.reach(t + 1)
@@ -839,7 +789,8 @@ class AsyncTraining:
                 self._train(t, state)
             self._due = ahead.find_untrained()
         rows = ahead.rows(t)
-        stats = self._sums.take(t, rows)
+        found = {row: sums for row in rows if (sums := self._sums.pop((t, row), None)) is not None}
+        stats = join_groups(found, self._rows, self.phase.models)  # empty if all jobs of the step failed
         after = self._mix(t, state) if self.rule.mode == "async" else state
         after = self.phase.server.step(after, stats, t) if stats else after
         self._versions.pass_step(rows, state)
@@ -873,7 +824,9 @@ class AsyncTraining:
             ahead.jobs.loss[call.places] = left.loss
             for j, text in left.errors.items():
                 ahead.jobs.error[call.places[j]] = text
-            self._sums.add(stats, call.groups, self.phase.groups)
+            for g, group in enumerate(call.groups):  # groups without uploads come last in `stats`
+                own = {name: _pick(value, g, self.phase.groups) for name, value in stats.items()}
+                add_stats(self._sums.setdefault(group, {}), own)
 
     def _count_ahead(self) -> int:
         """Returns the number of server steps, the current step included, whose jobs may be trained in one call."""

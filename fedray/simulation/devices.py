@@ -123,11 +123,7 @@ class Devices:
             client: Ids of the clients, `[J]`.
             now: Virtual second for each client, `[J]`. Only links that change over time need it. None means second 0.
         """
-        tiers = self.clients.tiers
-        if len(tiers) == 1:
-            values = np.full(len(client), float(getattr(tiers[0], name)))
-        else:
-            values = np.array([float(getattr(one, name)) for one in tiers])[self.clients.tier_of(client)]
+        values = np.array([float(getattr(one, name)) for one in self.clients.tiers])[self.clients.tier_of(client)]
         if name in self.figures:
             own = self.figures[name][client]
             values = np.where(np.isnan(own), values, own)
@@ -239,9 +235,8 @@ def read_trace(clients: Clients, path: Path) -> Devices:
     ends = [table[name] for name in ("available_from", "available_to") if name in table]
     if not ends:
         return Devices(clients, figures, links=links)
-    windows = (
-        ~np.isnan(ends).all(axis=0) | ~changing
-    )  # a row without both ends means that the client is always available, unless the row only describes a link
+    # a row without both ends means that the client is always available, unless the row only describes a link
+    windows = ~np.isnan(ends).all(axis=0) | ~changing
     available = _read_windows(client[windows], {name: values[windows] for name, values in table.items()}, path)
     return Devices(clients, figures, available, links)
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError
-from fedray.core.method import FORWARD, JobRows, Phase, reads_ensemble
+from fedray.core.method import FORWARD, Phase, reads_ensemble
 from fedray.core.scores import cut_split
-from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State, Stats
+from fedray.core.types import FloatArray, IntArray, Plan, SizedPlan, State
 from fedray.metrics.scores import lower_is_better, reaches_target
 from fedray.models import net as nets
 from fedray.simulation import devices
@@ -474,6 +474,8 @@ def _train_and_step(
 ) -> tuple[State, IntArray, FloatArray, NDArray[np.object_]]:
     """Trains the jobs whose status is OK, and makes the server's step with the uploads of jobs that did not fail.
 
+    If `Phase.ask` returns a state, clients work a second time with it, before the server's step.
+
     Returns:
         The new state, and the status, loss and error of each job, `[J]`, as in `JobTable`.
     """
@@ -481,7 +483,13 @@ def _train_and_step(
     loss, error = np.full(len(status), np.nan), np.full(len(status), None, dtype=object)
     if counted.any():
         some = jobs if counted.all() else jobs.take(counted)
-        stats, rows = _ask_clients(runtime, phase, t, some, state=state, sent=runtime.train(t, some, state))
+        stats, rows = runtime.train(t, some, state)
+        asked = None if phase.ask is None or len(rows.errors) == len(some.size) else phase.ask(state, stats)
+        if asked is not None:  # the clients of all jobs that did not fail work again, with this state
+            there = np.setdiff1d(np.arange(len(some.size)), list(rows.errors))
+            answers, later = runtime.train(t, some.take(there), asked)
+            failed = {int(there[job]): text for job, text in later.errors.items()}
+            stats, rows = {**stats, **answers}, rows._replace(errors={**rows.errors, **failed})
         loss[counted] = rows.loss
         for job, text in rows.errors.items():
             place = np.flatnonzero(counted)[job]
@@ -492,27 +500,6 @@ def _train_and_step(
             if phase.remember is not None:
                 state = phase.remember(t, state, jobs.plan.take(counted), loss[counted])
     return state, status, loss, error
-
-
-def _ask_clients(
-    runtime: Runtime, phase: Phase, t: int, jobs: SizedPlan, *, state: State, sent: tuple[Stats, JobRows]
-) -> tuple[Stats, JobRows]:
-    """Lets clients work a second time before the server's step, if the method asks for it.
-
-    If `phase.ask` returns a state, the clients of all jobs that did not fail work again with this state.
-
-    Returns:
-        The sums over the first and the second uploads, and the results of the first work. The results also have the
-        errors of the second work.
-    """
-    stats, rows = sent
-    asked = None if phase.ask is None or len(rows.errors) == len(jobs.size) else phase.ask(state, stats)
-    if asked is None:
-        return sent
-    there = np.setdiff1d(np.arange(len(jobs.size)), list(rows.errors))
-    answers, later = runtime.train(t, jobs.take(there), asked)
-    failed = {int(there[job]): text for job, text in later.errors.items()}
-    return {**stats, **answers}, rows._replace(errors={**rows.errors, **failed})
 
 
 def size_jobs(study: Study, plan: Plan, t: int = 0) -> SizedPlan:

@@ -292,9 +292,8 @@ def write_drift(out: Path, study: Study, worlds: Sequence[Drift]) -> None:
         columns = {"replicate": np.full_like(client, replicate), "fold": np.full_like(client, fold)}
         columns["client"] = study.client_ids(world, client)
         columns["samples"] = study.shards.sizes(np.full_like(client, world), client)
-        tables.append(
-            run_files.make_table("drift", {**columns, **drift._asdict()})
-        )  # NaN, of clients without data, becomes null
+        # NaN, of clients without data, becomes null
+        tables.append(run_files.make_table("drift", {**columns, **drift._asdict()}))
     write_parquet(out / DRIFT_FILE, pa.concat_tables(tables))
 
 

@@ -134,6 +134,12 @@ class Block(NamedTuple):
         """The smallest number of clients that are computed in a step: 2, or 1 if the block has only one client."""
         return min(MIN_LANES, len(self.start))
 
+    def terms(self, split: Callable[[Tensor], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+        """Cuts the anchor and the offset into tensors by `split`. A list is empty if nothing is pulled, or added."""
+        rows = (self.center if self.local.pull else None, self.offset)
+        anchor, offset = ([] if one is None else split(one) for one in rows)
+        return anchor, offset
+
     def pieces(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """Cuts the steps from lo to hi (exclusive) into ranges. The inputs of a range take at most about 32 MB."""
         _, lanes, batch = self.weight.shape

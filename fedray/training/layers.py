@@ -221,11 +221,8 @@ def make_descent(
     """
     local = block.local
     if not is_plain_sgd(local):
-        pulled, offset = (
-            [] if rows is None else to_stack(rows).tensors
-            for rows in (block.center if local.pull else None, block.offset)
-        )
-        return _make_two_pass(shape, make_optimizer(local, block.lr, pulled, offset), inputs)
+        terms = block.terms(lambda rows: to_stack(rows).tensors)
+        return _make_two_pass(shape, make_optimizer(local, block.lr, *terms), inputs)
     lr, decay, pull = block.lr, local.weight_decay, local.pull
     constant = block.center * (lr * pull) if pull else None
     if block.offset is not None:
@@ -466,14 +463,13 @@ def train_conv(net: Net, block: Block) -> Trained:
     cut = split_net(net.module)
     assert cut is not None
 
-    def read_kernels(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
+    def read_kernels(rows: Tensor) -> list[Tensor]:
+        return [_kernel(view) for view in list(net.layout.views(rows).values())[: cut.tensors]]
 
     def read_stack(rows: Tensor) -> LayerStack:
         return stack_layers(cut.dense, list(net.layout.views(rows).values())[cut.tensors :])
 
-    pulled = read_kernels(block.center if block.local.pull else None)
-    move = make_optimizer(block.local, block.lr, pulled, read_kernels(block.offset))
+    move = make_optimizer(block.local, block.lr, *block.terms(read_kernels))
     descend = make_descent(cut.dense, block, read_stack, inputs=True)
     kernels, params = read_kernels(block.start), read_stack(block.start)
     width = sum(net.layout.sizes[: cut.tensors])

@@ -218,11 +218,7 @@ def _make_lane(net: Net, block: Block, lane: int, last: bool) -> _Lane:
     layout, k = net.layout, net.layout.trainable_tensors
     tensors = _lane_tensors(layout, block.start[lane], last)
     params = [t.requires_grad_() for t in tensors[:k]]
-
-    def lane_of(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else _lane_tensors(layout, rows[lane], last)[:k]
-
-    anchor, offset = lane_of(block.center if block.local.pull else None), lane_of(block.offset)
+    anchor, offset = block.terms(lambda rows: _lane_tensors(layout, rows[lane], last)[:k])
     velocities: list[Tensor] = []
     move = make_optimizer(block.local, block.lr, anchor, offset, velocities)
     total = block.start.new_zeros(())
@@ -427,11 +423,7 @@ def train_vmap(net: Net, block: Block) -> Trained:
     """
     layout, names = net.layout, net.layout.names
     tensors = split_rows(layout, block.start)
-
-    def split(rows: Tensor | None) -> list[Tensor]:
-        return [] if rows is None else split_rows(layout, rows)
-
-    step = make_optimizer(block.local, block.lr, split(block.center if block.local.pull else None), split(block.offset))
+    step = make_optimizer(block.local, block.lr, *block.terms(lambda rows: split_rows(layout, rows)))
 
     def cost(params: tuple[Tensor, ...], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         out = functional_call(net.module, dict(zip(names, params, strict=True)), (x,))

@@ -193,35 +193,25 @@ class BlockBatches(NamedTuple):
 
 
 class Site(Protocol):
-    """The parts of a worker (process) that additions of a method (`Piece`) may use."""
+    """The parts of a worker (process) that additions of a method (`Piece`) may use.
 
-    @property
-    def net(self) -> Net:
-        """The network, with its tensors on the worker's device."""
+    Attributes:
+        net: The network, with its tensors on the worker's device.
+        shards: The clients' samples.
+        seeds: The seed of each of R worlds. A world is one combination of a seed and a fold.
+        init_seeds: The seed of the initial models in each of R worlds.
+        clients: All clients, with their tiers (classes of devices).
+        private: The private vectors of this worker's clients.
+        engine: The engine that trains the whole network.
+    """
 
-    @property
-    def shards(self) -> Shards:
-        """The clients' samples."""
-
-    @property
-    def seeds(self) -> IntArray:
-        """The seed of each of R worlds. A world is one combination of a seed and a fold."""
-
-    @property
-    def init_seeds(self) -> IntArray:
-        """The seed of the initial models in each of R worlds."""
-
-    @property
-    def clients(self) -> Clients:
-        """All clients, with their tiers (classes of devices)."""
-
-    @property
-    def private(self) -> Private:
-        """The private vectors of this worker's clients."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that trains the whole network."""
+    net: Net
+    shards: Shards
+    seeds: IntArray
+    init_seeds: IntArray
+    clients: Clients
+    private: Private
+    engine: Engine
 
     def local(self, local: Local, world: int) -> Local:
         """Returns the settings of local training in a world. Worlds may have different learning rates."""

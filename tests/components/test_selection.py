@@ -48,9 +48,9 @@ def draws(rule: Any, about: KnownClients, number: int, times: int = 400) -> np.n
 
 
 def test_clients_with_more_samples_are_drawn_more_often() -> None:
-    often = draws(by_examples(), known(size=np.array([30] * 4 + [10] * 8)), 1, 2000)
+    often = draws(by_examples, known(size=np.array([30] * 4 + [10] * 8)), 1, 2000)
     assert np.allclose(often[:4].sum(), 0.6, atol=0.05)
-    two = choose_clients(Clients((Tier("a", N), Tier("b", N))), [4, 4], by_examples(), lambda _world: np.full(2 * N, 9))
+    two = choose_clients(Clients((Tier("a", N), Tier("b", N))), [4, 4], by_examples, lambda _world: np.full(2 * N, 9))
     assert (np.diff(two(WorldRound(0, 5, 0), None).client.reshape(2, 4), axis=0) != N).any()  # tiers draw apart
 
 

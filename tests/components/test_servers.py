@@ -104,7 +104,7 @@ def test_server_optimisers_are_their_formulas(kind: Any) -> None:
     """Three rounds against NumPy (Reddi et al. 2021, Alg. 2); the buffer behind the trainable numbers is averaged."""
     rows, lr, beta, tau = servers.Rows(1, 1), 0.1, 0.8, 0.02
     halves = RateSchedule("step", at=(2,), gamma=0.5)
-    one = servers.with_optimizer(servers.mean(rows), rows, 3, kind, lr=lr, momentum=beta, tau=tau, schedule=halves)
+    one = servers.with_optimizer(servers.mean(rows), rows, 3, servers.Optimizer(kind, lr, beta, tau, halves))
     state = begin(one, torch.zeros(1, 4))
     w, m, v, buffer = np.zeros(3), np.zeros(3), np.full(3, tau**2), 0.0
     for t in range(3):
@@ -129,7 +129,7 @@ def test_an_inner_server_with_an_extra_of_its_own_lost_the_optimisers_vectors(ki
         return State(after.models, after.counters, {"last": after.models})
 
     fresh = plain._replace(init=lambda models: {"last": models}, step=step)
-    both = [servers.with_optimizer(inner, rows, 3, kind, lr=0.1) for inner in (plain, fresh)]
+    both = [servers.with_optimizer(inner, rows, 3, servers.Optimizer(kind, lr=0.1)) for inner in (plain, fresh)]
     states = [begin(one, torch.zeros(1, 3)) for one in both]
     for t in range(3):
         sent = send(draw_normal(5, 3, t))
@@ -175,8 +175,8 @@ SERVERS: dict[str, Server] = {
     "eq. 2": servers.paper_eq2(TWO, PAIR),
     "median": servers.robust_server(TWO, servers.median),
     "krum": servers.robust_server(TWO, servers.krum(1, P)),
-    "yogi": servers.with_optimizer(MEAN, TWO, P, "yogi", lr=0.1),
-    "momentum": servers.with_optimizer(MEAN, TWO, P, "momentum", lr=0.1),
+    "yogi": servers.with_optimizer(MEAN, TWO, P, servers.Optimizer("yogi", lr=0.1)),
+    "momentum": servers.with_optimizer(MEAN, TWO, P, servers.Optimizer("momentum", lr=0.1)),
     "FedDyn": servers.feddyn_server(MEAN, TWO, 9, 0.1, P),
     "SCAFFOLD": servers.scaffold_server(MEAN, TWO, 9),
     "FedExP": extrapolated_mean(TWO, "examples", eps=0.01, trainable=P),
