@@ -208,12 +208,12 @@ def measure_steps() -> None:
     use_one_thread()
     import torch
 
-    from fedray.components.servers import Rows, feddyn_server, mean, with_optimizer
+    from fedray.components.servers import Optimizer, Rows, feddyn_server, mean, with_optimizer
     from fedray.core.types import State, Uploads
 
     rows, one, none = Rows(1, 5), np.arange(5), np.zeros(5, np.int64)
     base, uploads = mean(rows), Uploads(torch.full((5, NUMBERS), 0.01), one, one, none, none, none + 20)
-    adam = with_optimizer(base, rows, NUMBERS, "adam", lr=0.1)
+    adam = with_optimizer(base, rows, NUMBERS, Optimizer("adam", lr=0.1))
     for name, server in {"mean": base, "FedDyn": feddyn_server(base, rows, 100, 0.1, NUMBERS), "Adam": adam}.items():
         models, stats, seconds = torch.ones(5, NUMBERS), server.reduce(uploads), []
         state = State(models, torch.zeros(5, 0, dtype=torch.int64), server.init(models))

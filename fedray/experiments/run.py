@@ -357,7 +357,7 @@ def run_scenario(
                 own, study = choose_learning_rates(scenario, out, own, lambda _: forget()), None
             with explain_run(scenario, out, own) as shield:
                 watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-                watch = session.log_snapshots(watch, [lambda _round, _metrics: forget()] if replaces else [])
+                watch = session.log_snapshots(watch, lambda _round, _metrics: forget())
                 if chosen.name == "inline":
                     summary = run_inline(scenario, out, own, watch, study=study)
                 else:
@@ -365,7 +365,9 @@ def run_scenario(
                     from fedray.runtime.ray.coordinator import run_on_ray
 
                     shared = share_gpus(scenario, chosen.gpus)
-                    summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
+                    with records.open_loggers(scenario.loggers, out) as send:  # here are the settings of the tools
+                        watch = session.log_snapshots(watch, send)
+                        summary = run_on_ray(shared, own, out.absolute(), watch, address, wait_for=wait_for)
                     session.warn_if_dependent(json.loads((out / "manifest.json").read_text()))
         except FedrayError as error:
             early = error.__cause__ is not None and not directory.has_begun(out)
@@ -478,9 +480,10 @@ def run_inline(
         log.info("reading the data")
         study = build_study(scenario, own)
     device = "cpu" if actors else choose_device(scenario, study, out)
-    with open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device) as (runtime, facts):
+    runtimes = open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device)
+    with runtimes as (runtime, facts), records.open_loggers(scenario.loggers, out) as send:
         session.warn_if_dependent(facts)
-        watch = session.log_snapshots(watch, records.build_loggers(scenario.loggers, out))
+        watch = session.log_snapshots(watch, send)
         digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
         return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 

@@ -52,6 +52,9 @@ SPECS = {
 }
 
 
+SCALE = 2.0**24  # of tau_i, so that an exact sum takes it times a large client's number of samples
+
+
 def fednova(setting: kit.Setting) -> kit.Method:
     """Composes FedNova with K models, `[K, d]`.
 
@@ -90,14 +93,14 @@ def normalized_mean(rows: kit.Rows, weighting: kit.Weighting, local: kit.Local, 
         delta[:, :trainable] /= tau.clamp(min=1)  # -d_i
         return {
             "sum": kit.exact_sum(delta, group, rows.number, weight, limbs=2),  # d_i is small where tau_i is large
-            "steps": kit.exact_sum(tau, group, rows.number, weight, limbs=2),
+            "steps": kit.exact_sum(tau / SCALE, group, rows.number, weight, limbs=3),
             **kit.group_totals(uploads, group, weight, rows.number),
         }
 
     def step(state: kit.State, stats: kit.Stats, _t: int) -> kit.State:
         total = stats["weight"].total.clamp(min=1)[:, None]
         delta = stats["sum"].value() / total
-        delta[:, :trainable] *= stats["steps"].value() / total  # tau_eff
+        delta[:, :trainable] *= stats["steps"].value() * SCALE / total  # tau_eff
         return kit.apply_delta(state, delta, stats)
 
     return kit.Server(kit.no_extra, reduce, step)

@@ -260,12 +260,12 @@ def _time_calls(evaluate: Evaluate) -> tuple[Evaluate, list[float]]:
     return evaluate_timed, seconds
 
 
-def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
-    """Returns a function that passes a snapshot to `watch`, and the snapshot's round and metrics to the user's loggers.
+def log_snapshots(watch: Watch, log: records.Logger) -> Watch:
+    """Returns a function that passes a snapshot to `watch`, and the snapshot's round and metrics to `log`.
 
     Example:
         >>> logged = []
-        >>> watch = log_snapshots(lambda snapshot: None, [lambda round, metrics: logged.append((round, metrics))])
+        >>> watch = log_snapshots(lambda snapshot: None, lambda round, metrics: logged.append((round, metrics)))
         >>> watch({"round": 3, "metrics": {"accuracy": 0.5}})
         >>> logged
         [(3, {'accuracy': 0.5})]
@@ -273,8 +273,7 @@ def log_snapshots(watch: Watch, loggers: Sequence[records.Logger]) -> Watch:
 
     def show(snapshot: Snapshot) -> None:
         watch(snapshot)
-        for log in loggers:
-            log(snapshot["round"], snapshot["metrics"])
+        log(snapshot["round"], snapshot["metrics"])
 
     return show
 

@@ -17,8 +17,8 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -316,30 +316,33 @@ def read_drift(out: Path) -> pa.Table:
 # ---------------------------------------------------------------------------------------------------------------------
 # Run loggers, which send the metrics of each evaluated round to a different tool. By default there are none.
 #
-# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made.
+# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made. At the end of the
+# run the tool is told how the run ended.
 
 Logger = Callable[[int, Mapping[str, float]], None]
 
 
-def tensorboard(dir: str | Path) -> Logger:
-    """Returns a logger that writes metrics as event files of TensorBoard.
+@contextmanager
+def tensorboard(dir: str | Path) -> Iterator[Logger]:
+    """Yields a logger that writes metrics as event files of TensorBoard.
 
     Args:
         dir: The folder of the event files, for `tensorboard --logdir`.
     """
     _import_tool("tensorboard", "tensorboard")
-    writer = _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
+    with _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir)) as writer:
 
-    def log(round: int, metrics: Mapping[str, float]) -> None:
-        for name, value in _finite_numbers(metrics).items():
-            writer.add_scalar(name, value, round)
-        writer.flush()  # so that nothing is lost if the run is killed
+        def log(round: int, metrics: Mapping[str, float]) -> None:
+            for name, value in _finite_numbers(metrics).items():
+                writer.add_scalar(name, value, round)
+            writer.flush()  # so that nothing is lost if the run is killed
 
-    return log
+        yield log
 
 
-def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Logger:
-    """Returns a logger that sends metrics to a new run of Weights & Biases.
+@contextmanager
+def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Iterator[Logger]:
+    """Yields a logger that sends metrics to a new run of Weights & Biases.
 
     The environment variables of Weights & Biases decide whether the run is online.
 
@@ -349,22 +352,19 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
         name: Name of the run. None means a random name.
     """
     where = None if dir is None else str(dir)
-    run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
-
-    def log(round: int, metrics: Mapping[str, float]) -> None:
-        run.log(_finite_numbers(metrics), step=round)
-
-    return log
+    with _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new") as run:
+        yield lambda round, metrics: run.log(_finite_numbers(metrics), step=round)
 
 
-def mlflow(uri: str, name: str | None = None) -> Logger:
-    """Returns a logger that sends metrics to a new run of MLflow, in the experiment `fedray`.
+@contextmanager
+def mlflow(uri: str, name: str | None = None) -> Iterator[Logger]:
+    """Yields a logger that sends metrics to a new run of MLflow, in the experiment `fedray`.
 
     Args:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
         name: Name of the run. None means a random name.
     """
-    client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+    client, ended = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri), "FAILED"
     known = client.get_experiment_by_name("fedray")
     where = client.create_experiment("fedray") if known is None else known.experiment_id
     run = client.create_run(where, run_name=name).info.run_id
@@ -373,7 +373,11 @@ def mlflow(uri: str, name: str | None = None) -> Logger:
         for key, value in _finite_numbers(metrics).items():
             client.log_metric(run, key, value, step=round)
 
-    return log
+    try:
+        yield log
+        ended = "FINISHED"
+    finally:
+        client.set_terminated(run, ended)
 
 
 def tell_user(line: str) -> None:
@@ -381,45 +385,55 @@ def tell_user(line: str) -> None:
     warn_user(line, FedrayWarning)
 
 
-def build_loggers(names: Iterable[str], out: Path, tell: Callable[[str], object] = tell_user) -> list[Logger]:
-    """Returns the loggers that a user requests by name. After its first error, a logger is not called again.
+@contextmanager
+def open_loggers(names: Iterable[str], out: Path) -> Iterator[Logger]:
+    """Yields a function that calls the loggers that a user requests by name.
+
+    After its first error, which the user is told, a logger is not called again.
 
     Args:
         names: The scenario's `loggers`, which are `tensorboard`, `wandb` or `mlflow`. A name may end with `:VALUE`,
             which sets the directory, the project or the URI.
         out: The run directory. Loggers write their files into it, and name their runs after it.
-        tell: A function that takes one line of text about a logger that failed, and prints it.
 
     Raises:
         BadInput: The package of a logger is not installed.
     """
-    make: dict[str, Callable[[str], Logger]] = {
+    make: dict[str, Callable[[str], Any]] = {
         "tensorboard": lambda value: tensorboard(
             plain.expand_user_path("logger", value) if value else out / "tensorboard"
         ),
         "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
         "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
     }
-    made: dict[str, Logger] = {}  # without those that failed
+    made: dict[str, Any] = {}  # loggers that have not failed
 
-    def attempt(name: str, *given: Any) -> None:
-        """Makes the logger `name`. If `given` has a round and metrics, calls the logger with them instead."""
-        kind, _, value = name.partition(":")
+    def attempt(name: str, action: Callable[..., Any], *given: Any) -> Any:
         try:
-            if not given:
-                made[name] = make[kind](value)
-            elif name in made:
-                made[name](*given)
+            return action(*given)
         except BadInput:
             raise
         except Exception as error:  # for example, the server of the tool does not answer
             made.pop(name, None)
             why = show_line(f"{type(error).__name__}: {error}")
-            tell(f"loggers: {kind} failed ({why}): the run goes on without it")
+            tell_user(f"loggers: {name.partition(':')[0]} failed ({why}): the run goes on without it")
 
-    for name in names:
-        attempt(name)
-    return [partial(attempt, name) for name in made]
+    def log(round: int, metrics: Mapping[str, float]) -> None:
+        for name, one in list(made.items()):
+            attempt(name, one, round, metrics)
+
+    def close(name: str, opened: Any, *error: Any) -> None:
+        if name in made:
+            attempt(name, opened.__exit__, *error)
+
+    with ExitStack() as stack:
+        for name in names:
+            kind, _, value = name.partition(":")
+            opened = make[kind](value)
+            if (logger := attempt(name, opened.__enter__)) is not None:
+                made[name] = logger
+                stack.push(partial(close, name, opened))
+        yield log
 
 
 def _import_tool(module: str, extra: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput, FedrayWarning
-from fedray.storage.summary import build_loggers, mlflow
+from fedray.storage.summary import mlflow, open_loggers
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
 
@@ -21,8 +22,8 @@ METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accurac
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(BadInput, match=rf"pip install 'fedray\[{name}\]'"):
-        build_loggers([name], tmp_path)
+    with pytest.raises(BadInput, match=rf"pip install 'fedray\[{name}\]'"), open_loggers([name], tmp_path):
+        pass
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -30,24 +31,27 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (log,) = build_loggers(["tensorboard"], tmp_path)
-    log(10, METRICS)
-    log(20, {"accuracy": 0.75})
+    with open_loggers(["tensorboard"], tmp_path) as log:
+        log(10, METRICS)
+        log(20, {"accuracy": 0.75})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert set(events.Tags()["scalars"]) == {"accuracy", "round"}
     assert [(e.step, e.value) for e in events.Scalars("accuracy")] == [(10, 0.5), (20, 0.75)]
 
 
-def test_mlflow_makes_its_experiment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_makes_its_experiment_once_and_is_told_how_a_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     client, fake = MagicMock(), MagicMock()
     client.get_experiment_by_name.side_effect = [None, SimpleNamespace(experiment_id="0")]
     fake.MlflowClient.return_value = client
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    mlflow("sqlite:///x.db")
-    mlflow("sqlite:///x.db")(7, {"accuracy": 0.5})
+    with mlflow("sqlite:///x.db") as log:
+        log(7, {"accuracy": 0.5})
+    with pytest.raises(ValueError, match="wrong"), mlflow("sqlite:///x.db"):
+        raise ValueError("wrong")
     client.create_experiment.assert_called_once_with("fedray")
     run = client.create_run.return_value.info.run_id
     client.log_metric.assert_called_once_with(run, "accuracy", 0.5, step=7)
+    assert [call.args for call in client.set_terminated.call_args_list] == [(run, "FINISHED"), (run, "FAILED")]
 
 
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
@@ -58,7 +62,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
 
     def fake(dir: str) -> Any:
         asked.append(str(dir))
-        return lambda round, metrics: logged.append((round, metrics["accuracy"]))
+        return nullcontext(lambda round, metrics: logged.append((round, metrics["accuracy"])))
 
     monkeypatch.setattr("fedray.storage.summary.tensorboard", fake)
     keys = {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}
@@ -78,7 +82,7 @@ def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.Monke
             raise ConnectionError("nobody\nanswers")
 
     fakes: dict[str, Any] = {name: ModuleType(name) for name in ("wandb", "mlflow")}
-    fakes["wandb"].init = lambda **_options: Run()
+    fakes["wandb"].init = lambda **_options: nullcontext(Run())
     for name, fake in fakes.items():  # mlflow has no client
         monkeypatch.setitem(sys.modules, name, fake)
     with pytest.warns(FedrayWarning, match="loggers: ") as said:

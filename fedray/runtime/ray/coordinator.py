@@ -41,7 +41,7 @@ from fedray.runtime.ray.connection import (
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study
-from fedray.storage.summary import build_loggers, list_changes, tell_user
+from fedray.storage.summary import list_changes, tell_user
 from fedray.training.update import deal_private, merge_private
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,11 +283,9 @@ class Coordinator:
         with closing(RayRuntime(self.scenario, own, study, self.out.name)) as runtime:
             facts = {"runtime": "ray", **runtime.facts(), "actors": len(runtime.actors)}
             facts["lost_nodes"] = runtime.clients.lost  # this list may grow during the run
-            loggers = build_loggers(self.scenario.loggers, self.out, self._keep_note)
-            watch = session.log_snapshots(self.snapshots.append, loggers)
             digests = describe_study(self.scenario, self.own, study) | session.describe_lanes(study, facts)
             return session.run_session(
-                study, runtime, self.out, watch, facts=facts, digests=digests, tell=self._keep_note
+                study, runtime, self.out, self.snapshots.append, facts=facts, digests=digests, tell=self._keep_note
             )
 
     def _compare_values(self) -> None:
