@@ -117,10 +117,7 @@ def tell_partitions(home: Path) -> Lines:
         yield name, f"{digest(sorted(table.items()))} {run.summary['state_hash'][:16]}"
 
 
-SECTIONS: dict[str, Callable[[Path], Lines]] = {
-    "scenario": tell_scenarios,
-    "partition": tell_partitions,
-}
+SECTIONS: dict[str, Callable[[Path], Lines]] = {"scenario": tell_scenarios, "partition": tell_partitions}
 
 
 def main(wanted: list[str]) -> None:

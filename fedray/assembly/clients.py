@@ -180,13 +180,7 @@ def measure_sizes(shards: Shards) -> Sizes:
 
 
 def expect_seconds(
-    devices: Devices,
-    sizes: Sizes,
-    local: Local,
-    seeds: tuple[int, ...],
-    numbers: int,
-    *,
-    nets: Sequence[TierNet] = (),
+    devices: Devices, sizes: Sizes, local: Local, seeds: tuple[int, ...], numbers: int, *, nets: Sequence[TierNet] = ()
 ) -> Callable[[int], FloatArray]:
     """Returns a function that takes a world and returns the virtual seconds of a round on each client, `[N]`.
 

@@ -14,17 +14,7 @@ from fedray.assembly.registry import UserObjects, find_function, find_own, makes
 from fedray.components import compression
 from fedray.core import rng
 from fedray.core.errors import BadInput, warn_user
-from fedray.core.method import (
-    READS,
-    SENT,
-    Augmentation,
-    Compress,
-    Local,
-    LocalLoss,
-    Method,
-    Transform,
-    reads_ensemble,
-)
+from fedray.core.method import READS, SENT, Augmentation, Compress, Local, LocalLoss, Method, Transform, reads_ensemble
 from fedray.core.types import Layout, Net
 from fedray.data.shards import Shards
 from fedray.data.shifts import AUGMENTATIONS, PADDED

@@ -63,9 +63,7 @@ def measure_lap(work: Work, rounds: int, clock: Callable[[], float] = time.proce
 
 
 def take_turns(
-    works: list[tuple[Work, int]],
-    repeats: int,
-    clock: Callable[[], float] = time.process_time,
+    works: list[tuple[Work, int]], repeats: int, clock: Callable[[], float] = time.process_time
 ) -> list[Cost]:
     """Measures several functions in turns (A B A B), and returns the cost of one round of each function.
 

@@ -17,14 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedray.components.schedule import (
-    FIRST_PACE,
-    Participants,
-    Participation,
-    WorldRound,
-    join_tiers,
-    read_memory,
-)
+from fedray.components.schedule import FIRST_PACE, Participants, Participation, WorldRound, join_tiers, read_memory
 from fedray.core import rng
 from fedray.core.errors import quote_value
 from fedray.core.types import Clients, FloatArray, IntArray, State

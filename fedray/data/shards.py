@@ -313,13 +313,7 @@ class StoredShards:
     """
 
     def __init__(
-        self,
-        data: Dataset,
-        folds: list[int],
-        dealt: PartitionedData,
-        *,
-        groups: Array | None,
-        original: Dataset,
+        self, data: Dataset, folds: list[int], dealt: PartitionedData, *, groups: Array | None, original: Dataset
     ) -> None:
         """Makes the shards of all worlds.
 

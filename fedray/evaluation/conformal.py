@@ -253,10 +253,7 @@ def _summarize(
     """
     (covered, size), clients = numbers, ClientSets(*np.stack(told, axis=1))
     what, known = name_size(study), ~np.isnan(clients.coverage)
-    found: dict[str, Any] = {
-        "conformal_coverage": float(covered.mean()),
-        f"conformal_{what}": float(size.mean()),
-    }
+    found: dict[str, Any] = {"conformal_coverage": float(covered.mean()), f"conformal_{what}": float(size.mean())}
     if known.any() and len(known) > 1:  # the one client of pooled data is no worst client
         found["conformal_coverage_client_worst"] = float(clients.coverage[known].min())
     shares = np.where(known, conformal.weigh_clients(sizes), 0.0)

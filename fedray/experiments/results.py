@@ -43,13 +43,7 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, BoolArray, FloatArray, Net, State
 from fedray.data.adaptation import read_inputs
 from fedray.data.types import find_range, remark_on_scale
-from fedray.evaluation.answers import (
-    Residual,
-    ask_own,
-    draw_uniform,
-    measure_own_residual,
-    pick_own_models,
-)
+from fedray.evaluation.answers import Residual, ask_own, draw_uniform, measure_own_residual, pick_own_models
 from fedray.evaluation.conformal import Thresholds, calibrate, make_request
 from fedray.evaluation.evaluate import find_client_weights, measure_models
 from fedray.evaluation.regression import find_noise, predict_targets

@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedray.core.method import (
-    LocalLoss,
-    LossContext,
-    Piece,
-    StepContext,
-    Transform,
-    find_placing,
-    start_empty,
-)
+from fedray.core.method import LocalLoss, LossContext, Piece, StepContext, Transform, find_placing, start_empty
 from fedray.training.block import weigh_gradients
 from fedray.training.update import Update
 

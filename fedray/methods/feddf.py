@@ -102,9 +102,7 @@ SPECS = {
             ),
             "input_rows": Option(10**4, whole(1, 10**7), "how many inputs the server takes of a data set, or of noise"),
             "validation": Option(
-                0.05,
-                real("[0, 1)"),
-                "share of the training rows whose labels tell the server when the student stops",
+                0.05, real("[0, 1)"), "share of the training rows whose labels tell the server when the student stops"
             ),
             "teacher": Option(
                 "mean_logits", one_of("mean_logits", "confidence"), "how the uploads' answers become one"

@@ -62,11 +62,7 @@ def fednova(setting: kit.Setting) -> kit.Method:
         BadInput: Clients do not train with plain SGD.
     """
     local = setting.local
-    kit.base.require(
-        "FedNova",
-        local__optimizer=(local.optimizer_name, "sgd"),
-        local__pull=(local.pull, 0),
-    )
+    kit.base.require("FedNova", local__optimizer=(local.optimizer_name, "sgd"), local__pull=(local.pull, 0))
     phase = kit.federated(
         setting,
         assign=kit.permutation,  # the clients that take part

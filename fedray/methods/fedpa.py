@@ -73,9 +73,7 @@ SPECS = {
                 "l, the number of samples in a local training; each is the mean over a window of steps",
             ),
             "rho": Option(
-                0.1,
-                real("[0, inf)"),
-                "the samples' covariance has (l - 1) rho times the weight of the identity",
+                0.1, real("[0, inf)"), "the samples' covariance has (l - 1) rho times the weight of the identity"
             ),
             "burn_in": Option(0, whole(0, 10**7), "rounds of FedAvg before the first one in which clients sample"),
             "mixing": Option(0.2, real("[0, 1)"), "share of the steps of a local training before its first sample"),

@@ -248,12 +248,7 @@ _FROM_ONE = ("models", "lr_decay_every", "batch_size", "epochs", "steps", "rows"
 
 
 def contract(
-    where: str,
-    function: Callable[..., Any],
-    returns: Returns | None = None,
-    *,
-    again: bool = False,
-    remedy: str = "",
+    where: str, function: Callable[..., Any], returns: Returns | None = None, *, again: bool = False, remedy: str = ""
 ) -> Callable[..., Any]:
     """Returns a user's function with checks, so that exceptions and wrong results become one-line errors.
 

@@ -517,13 +517,7 @@ class Queue(NamedTuple):
 
 
 def cut_chunks(
-    clients: Clients,
-    specs: Sequence[ActorSpec],
-    jobs: SizedPlan,
-    models: int,
-    *,
-    at_home: bool = False,
-    laps: int = 1,
+    clients: Clients, specs: Sequence[ActorSpec], jobs: SizedPlan, models: int, *, at_home: bool = False, laps: int = 1
 ) -> list[Queue]:
     """Cuts the jobs of a round into chunks, which actors take.
 

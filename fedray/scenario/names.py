@@ -54,15 +54,10 @@ MODEL_SPECS: dict[str, NameSpec] = {
     "vgg11": NameSpec("VGG-11 for small images", {"norm": Option("batch", one_of("batch", "group", "none"))}),
     "densenet": NameSpec(
         "DenseNet for small images",
-        {
-            "blocks": Option([6, 12, 24, 16], list_of(whole(1, 1000), 10)),
-            "growth": Option(32, whole(1, 1000)),
-            **_NORM,
-        },
+        {"blocks": Option([6, 12, 24, 16], list_of(whole(1, 1000), 10)), "growth": Option(32, whole(1, 1000)), **_NORM},
     ),
     "mobilenet_v2": NameSpec(
-        "MobileNetV2, stem adapted to small images",
-        {**_WIDTH, "dropout": Option(0.0, real("[0, 1)")), **_NORM},
+        "MobileNetV2, stem adapted to small images", {**_WIDTH, "dropout": Option(0.0, real("[0, 1)")), **_NORM}
     ),
     "shufflenet_v2": NameSpec("ShuffleNetV2, stem adapted to small images", _NORM),
     "lstm": NameSpec(

@@ -197,10 +197,7 @@ SECTIONS = opt.ReadSections(_read_network, read_classifier, CLASSIFIERS)
 
 
 def describe_method(
-    name: str,
-    models: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    spec: opt.MethodSpec | None = None,
+    name: str, models: int | None = None, options: Mapping[str, Any] | None = None, spec: opt.MethodSpec | None = None
 ) -> None:
     """Stores the specification of a user's registered method.
 

@@ -29,8 +29,7 @@ def snapshot(round: int, seconds: float, accuracy: float = 0.5, rounds: int = 40
 
 
 @pytest.mark.parametrize(
-    ("round", "seconds", "says"),
-    [(10, 5.0, "15 s"), (30, 3600.0, "20 min"), (10, 3600.0, "3 h"), (40, 60.0, "0 s")],
+    ("round", "seconds", "says"), [(10, 5.0, "15 s"), (30, 3600.0, "20 min"), (10, 3600.0, "3 h"), (40, 60.0, "0 s")]
 )
 def test_the_time_left_is_that_of_the_rounds_to_come_at_the_pace_so_far(round: int, seconds: float, says: str) -> None:
     assert live.estimate_time_left(snapshot(round, seconds)) == says

@@ -21,15 +21,7 @@ from fedray.data.files import Spool, read_pieces
 from fedray.data.forms import hugging_face, pictures, tables
 from fedray.data.forms.arrays import INDEX, as_array, as_inputs, is_array, is_missing, list_classes
 from fedray.data.forms.pictures import PictureRows, decode_picture
-from fedray.data.forms.rows import (
-    CLIENT,
-    RawRows,
-    align_parts,
-    make_dataset,
-    refuse_idle,
-    refuse_second_test,
-    tokenize,
-)
+from fedray.data.forms.rows import CLIENT, RawRows, align_parts, make_dataset, refuse_idle, refuse_second_test, tokenize
 from fedray.data.types import Array, Dataset, Split, check_rows
 from fedray.files import layout
 from fedray.files.plain import expand_user_path

@@ -30,14 +30,7 @@ from fedray.own_code.user_code import describe_exception, import_modules
 from fedray.runtime import environment, exchange, placement, session
 from fedray.runtime.ray import cluster
 from fedray.runtime.ray.actors import ClientActors
-from fedray.runtime.ray.connection import (
-    DEATH_SECONDS,
-    Connection,
-    RayDied,
-    open_ray,
-    send_modules,
-    worker_environment,
-)
+from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray, send_modules, worker_environment
 from fedray.scenario.names import list_origins
 from fedray.scenario.schema import Scenario
 from fedray.simulation.study import Pieces, Question, Study

@@ -19,14 +19,7 @@ from fedray.core.errors import BadInput, FedrayError
 from fedray.runtime import environment
 from fedray.runtime.environment import read_patience
 from fedray.runtime.ray import cluster
-from fedray.runtime.ray.connection import (
-    DEATH_SECONDS,
-    Connection,
-    RayDied,
-    open_ray,
-    send_modules,
-    worker_environment,
-)
+from fedray.runtime.ray.connection import DEATH_SECONDS, Connection, RayDied, open_ray, send_modules, worker_environment
 from fedray.storage import directory
 
 # ---------------------------------------------------------------------------------------------------------------------
