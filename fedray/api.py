@@ -169,9 +169,11 @@ def _read_arguments(
     if given.get("data") is not None and unseen in keys:
         dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules, file=keys)
-    by_client = own.data is not None and own.data.train.group is not None
-    if by_client and own.partition is None and not any(key.startswith("data.partition") for key in (*keys, *dotted)):
-        dotted["data.partition"] = {"name": "natural"}
+    by_client, key = own.data is not None and own.data.train.group is not None, "data.partition"
+    how = dotted.get(key, {})
+    named = key in keys or not isinstance(how, Mapping) or "name" in how or "file" in how
+    if by_client and own.partition is None and not named and not {f"{key}.name", f"{key}.file"} & {*keys, *dotted}:
+        dotted[key] = {**how, "name": "natural"}
     mine = [path[0] for path, kind in NAMED.items() if len(path) == 1 and kind.given in own.named()]
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 

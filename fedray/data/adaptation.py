@@ -16,7 +16,7 @@ from fedray.data.files import find_path, list_stamps
 from fedray.data.forms import arrays, clients, hugging_face, pictures, tables
 from fedray.data.forms.rows import make_reading, refuse_idle, refuse_second_test
 from fedray.data.forms.tables import GAP, TableColumns, as_frame, encode_inputs, is_frame, list_unseen, require_columns
-from fedray.data.partition import find_names, name_owners
+from fedray.data.partition import CLIENT_COLUMNS, find_names, name_owners
 from fedray.data.shards import Shards, StoredShards
 from fedray.data.store import find_tokenizer_files, keep_dataset
 from fedray.data.types import Array, Dataset, subtract
@@ -318,7 +318,7 @@ def _encode_table(data: Dataset, frame: Any) -> Array:
 def _check_column(name: str, column: Any, values: list[str] | None, *, fill: bool) -> None:
     """Refuses an input column with infinite values, text instead of numbers, or missing values that are not filled."""
     gaps = column.isna().to_numpy(dtype=bool)
-    if not fill if values is None else GAP not in values:
+    if not fill and GAP not in (values or ()):
         arrays.refuse_rows(gaps, "x", f"no value in column {name}", REMEDY)
     if values is not None or gaps.all():
         return
@@ -396,6 +396,8 @@ def adapt(
     data = read_form(thing, reading) if known is None else keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in [*data.remarks, *hugging_face.remark_on_transform(thing)]:
         warn_user(remark, FedrayWarning)
+    if str(group) in data.columns:  # so that clients keep their names, whoever gets the data set
+        return data._replace(columns={**data.columns, CLIENT_COLUMNS[0]: data.columns[str(group)]})
     return data
 
 

@@ -346,7 +346,8 @@ def _choose_metrics(
     metrics = list(dict.fromkeys(name for pattern in wanted for name in known if fnmatchcase(name, pattern)))
     if metrics:
         return metrics
-    asked = [m for m in known if not is_fedrays(m) and m.rpartition("_")[0] not in known and "personal_" not in m]
+    ranges = {f"{name}_{end}" for name in known for end in ("min", "mean", "max")}
+    asked = [m for m in known if not is_fedrays(m) and m not in ranges and "personal_" not in m]
     name, _, lacking = _find_personal(found)
     own = [name] if name and not lacking else []  # first, if all cells have this score
     first = dict.fromkeys([*own, "accuracy", "rmse", *asked, *FIRST_METRICS])

@@ -479,7 +479,7 @@ def build_table(
         require_columns(part, [*columns.targets, *columns.inputs], of=f"client {client}")
     gaps = find_row_gaps(frame, columns, reading.missing, "data")
     if gaps.any() and not gaps.all():  # values that only these rows have are no categories
-        columns = choose_columns(frame[~gaps], reading, task)
+        columns = choose_columns(frame[~gaps], reading, "classification" if columns.classes else task)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
