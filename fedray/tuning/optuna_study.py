@@ -186,8 +186,8 @@ def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:
     """Makes the pruner, which decides every `location.age` rounds whether a trial is stopped."""
     keys = location.pruner
     if keys.name == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup)
-    least = max(1, keys.warmup)
+        return optuna.pruners.MedianPruner(n_startup_trials=keys.startup, n_warmup_steps=keys.warmup + 1)
+    least = keys.warmup + 1  # decisions are numbered from 1
     if keys.name == "asha":
         return optuna.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=keys.reduction)
     if keys.name == "hyperband":

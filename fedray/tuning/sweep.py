@@ -121,9 +121,10 @@ class Sweep:
         """Returns the number of rounds between two decisions of the pruner, which is the same in all trials.
 
         The result is the largest K (`method.models`) of all trials, because a method with K models may need K rounds
-        until each client has trained each model.
+        until each client has trained each model. It is larger if models are evaluated less often (`evaluate.every`).
         """
-        return max(self.scenario(chosen).method.models for chosen in _list_corners(self))
+        each = map(self.scenario, _list_corners(self))
+        return max(max(found.method.models, found.evaluate.every) for found in each)
 
     def list_shared_keys(self, scenario: Scenario) -> tuple[str, ...]:
         """Returns the keys of `predict` that do not influence the training.

@@ -72,10 +72,13 @@ def make_reporter(
     last, keys = 0, to_plain(scenario)
     begins, ends = find_last_phase_start(keys), scenario.rounds + count_last_phase_rounds(keys)
 
+    def count_decisions(round: int) -> int:
+        return (round - begins) // location.age  # an earlier phase has no scores of the method
+
     def report(round: int, rows: Sequence[Row]) -> bool:
         nonlocal last
-        step = round // location.age
-        if step <= last or round <= begins > 0:  # an earlier phase: no scores of the method
+        step = count_decisions(round)
+        if step <= last:
             return False
         last = step
         if step == stopped:
@@ -90,7 +93,7 @@ def make_reporter(
                 trial.set_user_attr(optuna_study.PRUNED, step)
             return pruned
 
-    return report, lambda round: round // location.age == stopped
+    return report, lambda round: count_decisions(round) == stopped
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,7 +379,8 @@ def make_workers(
     if _trains_on_ray(base, address):
         from fedray.runtime.ray.tasks import run_as_tasks
 
-        gpus = max((tier.num_gpus for tier in base.clients.tiers.values()), default=0.0)
+        tiers = () if base.clients.device == "cpu" else base.clients.tiers.values()
+        gpus = max((tier.num_gpus for tier in tiers), default=0.0)
         with run_as_tasks(address, number, gpus, own, folder, actors=actors, wait_for=wait_for) as send:
             yield lambda job: send(train_job, job)
     elif number == 1:
