@@ -192,6 +192,14 @@ SERVERS: dict[str, Server] = {
 }
 
 
+def test_fednova_takes_a_client_of_many_samples_and_steps_with_momentum() -> None:
+    """12,000 rows times 74,900 is more than an exact sum takes at once: the run ended, for a reason that was wrong."""
+    server, n = normalized_mean(Rows(1, 1), "examples", Local(momentum=0.9), 2), np.array([12_000])
+    sent = send(torch.ones(1, 2), size=n, steps=0 * n + 7_500)
+    after = server.step(begin(server, torch.zeros(1, 2)), server.reduce(sent), 0)
+    torch.testing.assert_close(after.models, torch.ones(1, 2))
+
+
 AVERAGED = ("mean", "yogi", "momentum", "FedDyn", "FedExP", "FedNova")  # of which numbers behind the first P are means
 
 
