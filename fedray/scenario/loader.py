@@ -626,14 +626,9 @@ def dump_scenario(scenario: Scenario) -> str:
 def _plain(value: Any) -> Any:
     """Converts dataclasses to dicts. In the dict of a section, its options stand next to its name."""
     if is_dataclass(value):
-        out: dict[str, Any] = {}
-        for f in fields(value):
-            entry = getattr(value, f.name)
-            if f.name == "options":
-                out |= _plain(entry)
-            elif entry is not None:
-                out[f.name] = _plain(entry)
-        return out
+        entries = {f.name: getattr(value, f.name) for f in fields(value)}
+        options = entries.pop("options", {})
+        return _plain({key: entry for key, entry in entries.items() if entry is not None} | options)
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
