@@ -335,7 +335,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
             if one == "server" and "meta_rounds" in spec.options:  # its server learns in the last phase
                 last = _part(out, "method").get("meta_rounds") or spec.options["meta_rounds"].default or last
             _fill(out[one], "schedule", "rounds", last)
-    if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
+    dealt = _part(out, "data", "partition").get("name")
+    if dealt == "natural" and "clients" in data_spec_of(_part(out, "data").get("name")).options:  # of a toy
         _fill(out, "data", "clients", _part(out, "clients").get("number"))
     everyone = _part(out, "clients").get("number", ...)
     share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
