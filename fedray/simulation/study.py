@@ -424,7 +424,7 @@ class Study:
         """
         client = np.arange(self.clients.number if clients is None else min(clients, self.clients.number))
         (x, y), where = read_clients(self.shards, world, client), torch.tensor([world])
-        return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
+        return self.shards.scaling.normalize(x[None], where)[0], self.shards.scaling.targets(y[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Converts a world's regression outputs `[..., q]` to the original units of the targets, as float64."""
@@ -800,7 +800,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
         return torch.zeros(number, len(client), dtype=torch.float64)
     pieces = []
     for part in torch.split(rows, EVALUATED_ROWS):
-        targets = study.shards.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
+        targets = study.shards.scaling.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
         pieces.append(score(fetched.x[part], host.to_device(targets)[0]).cpu())
     each = torch.cat(pieces, dim=1)
     owner = torch.repeat_interleave(torch.arange(len(client)), size)
