@@ -171,12 +171,7 @@ def count_age(scenario: Scenario) -> int:
 
 def measure_sizes(shards: Shards) -> Sizes:
     """Returns a function that takes a world and returns each client's number of training samples, `[N]`."""
-
-    @cache
-    def sizes(world: int) -> IntArray:
-        return shards.sizes(np.full(shards.number, world), np.arange(shards.number))
-
-    return sizes
+    return cache(lambda world: shards.sizes(np.full(shards.number, world), np.arange(shards.number)))
 
 
 def expect_seconds(

@@ -161,7 +161,7 @@ def make_learner(scenario: Scenario, net: Net, shards: Shards, own: UserObjects,
 
     def learn(world: int, _start: Tensor, teachers: Tensor, key: rng.Keys) -> Tensor:
         """Trains FedBE's student, which begins with the parameters of its first teacher."""
-        x = shards.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
+        x = shards.scaling.normalize(shards.server(world)[0][None], torch.tensor([world]))[0]
         return distillation.train_student(net, how, x, teachers, key, engine=engine)
 
     return learn
@@ -241,7 +241,7 @@ def make_server_rows(scenario: Scenario, shards: Shards, own: UserObjects) -> Re
         if not share:
             raise BadInput("method.server_data: the server holds no rows: declare this option of the method, as 0.1")
         (x, y), where = shards.server(world), torch.tensor([world])
-        return shards.normalize(x[None], where)[0], shards.targets(y[None], where)[0]
+        return shards.scaling.normalize(x[None], where)[0], shards.scaling.targets(y[None], where)[0]
 
     return read
 
@@ -281,7 +281,7 @@ def _server_rows(scenario: Scenario, shards: Shards, world: int, seed: int) -> d
     """Returns the server's unlabeled inputs in a world, and its labeled samples for early stopping."""
     options, where = scenario.method.options, torch.tensor([world])
     raw, labels = shards.server(world)
-    x, y = shards.normalize(raw[None], where)[0], shards.targets(labels[None], where)[0]
+    x, y = shards.scaling.normalize(raw[None], where)[0], shards.scaling.targets(labels[None], where)[0]
     share = share_of_server(scenario)
     checked = round(len(x) * options["validation"] / share) if share else 0
     order = torch.from_numpy(rng.permutations(rng.keys(seed, "server validation"), len(x)))

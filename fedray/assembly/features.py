@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -449,19 +449,8 @@ def make_async_rule(scenario: Scenario, clients: Clients) -> AsyncRule | None:
     keys = scenario.participation
     if keys.mode == "sync":
         return None
-    return AsyncRule(
-        mode=keys.mode,
-        concurrency=min(clients.number, keys.concurrency or clients.number),
-        goal=keys.goal,
-        tick=keys.tick,
-        alpha=keys.alpha,
-        staleness=keys.staleness,
-        a=keys.staleness_a,
-        b=keys.staleness_b,
-        dropout=keys.dropout,
-        deadline=keys.deadline,
-        max_staleness=keys.max_staleness,
-    )
+    given = {one.name: getattr(keys, one.name) for one in fields(AsyncRule)}
+    return AsyncRule(**given | {"concurrency": min(clients.number, keys.concurrency or clients.number)})
 
 
 def add_groups(rule: AsyncRule, setting: Setting, method: Method, compose: Callable[[Setting], Method]) -> Method:

@@ -206,20 +206,12 @@ def unset_defaults(scenario: Scenario, setting: Setting, defaults: Mapping[str, 
 
 def make_local(scenario: Scenario) -> Local:
     """Returns the local training that the section `local` describes."""
-    keys = scenario.local
+    keys = scenario.local  # `add_own_code` replaces the name of a user's own optimizer
+    same = "optimizer lr lr_decay lr_decay_every momentum nesterov weight_decay last_batch steps pull"
     return Local(
-        optimizer=keys.optimizer,  # type: ignore[arg-type]  # `add_own_code` replaces names of a user's own
-        lr=keys.lr,
-        lr_decay=keys.lr_decay,
-        lr_decay_every=keys.lr_decay_every,
-        momentum=keys.momentum,
-        nesterov=keys.nesterov,
-        weight_decay=keys.weight_decay,
+        **{name: getattr(keys, name) for name in same.split()},
         batch_size=None if keys.batch_size == "full" else int(keys.batch_size),
-        last_batch=keys.last_batch,
         epochs=None if keys.steps is not None else keys.epochs or 1,
-        steps=keys.steps,
-        pull=keys.pull,
         schedule=None if keys.schedule is None else make_rate_schedule("local", keys.schedule, scenario.rounds),
     )
 

@@ -281,8 +281,8 @@ def make_federation(study: Study, module: Callable[[], nn.Module], world: int = 
     for client in range(study.clients.number):
         fetched = study.shards.fetch(worlds.numpy(), np.array([client]))
         rows = fetched.rows[0, : int(fetched.size[0])]
-        x = study.shards.normalize(fetched.x[rows][None], worlds)[0]
-        y = study.shards.targets(fetched.y[rows][None], worlds)[0]
+        x = study.shards.scaling.normalize(fetched.x[rows][None], worlds)[0]
+        y = study.shards.scaling.targets(fetched.y[rows][None], worlds)[0]
         clients.append((_to_type(x, study.dtype).to(device), _to_type(y, study.dtype).to(device)))
     loss = nn.functional.cross_entropy if study.classes else half_mse
     return Federation(model.to(device), clients, loss, study.method.phase.local)
@@ -598,7 +598,7 @@ def make_evaluations(work: BenchWork) -> tuple[Work, Work, dict[str, float]]:
     world, layout, scores = make_federation(study, work.module), study.net.layout, dict[str, float]()
     test = study.shards.data.test
     worlds = torch.zeros(1, dtype=torch.long)
-    x = study.shards.normalize(torch.as_tensor(test.x)[None], worlds)[0]
+    x = study.shards.scaling.normalize(torch.as_tensor(test.x)[None], worlds)[0]
     y = torch.as_tensor(test.y)
 
     def plain(rounds: int) -> None:

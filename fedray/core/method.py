@@ -819,13 +819,8 @@ class Phase:
         return 1 + sum(piece.down_vectors for piece in self.pieces)
 
     @cached_property
-    def trainings(self) -> int:
-        """Returns the number of trainings in a job, the main training included. Each training draws its own batches."""
-        return len(self.locals)
-
-    @cached_property
     def locals(self) -> tuple[Local, ...]:
-        """Returns the settings of each training of a job. The main training comes first."""
+        """Returns the settings of each training of a job. The main training comes first. Each draws its own batches."""
         return (self.local, *(local for piece in self.pieces for local in piece.locals))
 
     @cached_property

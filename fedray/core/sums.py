@@ -444,5 +444,4 @@ class Totals:
                         out[g] += row
                     limbs[limb] = torch.from_numpy(out)
             else:
-                own = map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array)))[name]
-                self.stats[name] = self.stats[name] + own if name in self.stats else own
+                add_stats(self.stats, map_arrays({name: value}, lambda array: torch.from_numpy(np.array(array))))

@@ -219,15 +219,12 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
         >>> np.array_equal(four.test.x[359], np.rot90(data.test.x[0], axes=(-2, -1)))
         True
     """
-    groups = shifts.clusters
-
-    def turn(x: Array) -> Array:
-        turns = 4 // shifts.rotation if shifts.rotation else 0
-        return np.concatenate([np.rot90(x, g * turns, axes=(-2, -1)) if turns else x for g in range(groups)])
+    groups, turns = shifts.clusters, 4 // shifts.rotation if shifts.rotation else 0
 
     def copy(split: Split) -> Split:
+        x = np.concatenate([np.rot90(split.x, g * turns, axes=(-2, -1)) if turns else split.x for g in range(groups)])
         group = None if split.group is None else np.tile(split.group, groups)
-        return Split(turn(split.x), np.concatenate([split.y] * groups), group)
+        return Split(x, np.concatenate([split.y] * groups), group)
 
     first = len(data.train.y) * np.arange(groups)[:, None]  # index of the first sample of each copy
     folds = tuple(((first + train).ravel(), (first + test).ravel()) for train, test in data.folds)
@@ -547,9 +544,7 @@ def count_clients(data: Dataset, settings: PartitionSettings, seed: int) -> int:
     settings = settings._replace(options=_split_kinds(settings.options, data)[0])
     if settings.clients is not None and settings.name not in OPEN:
         return settings.clients
-    if settings.name == "file" and settings.own is None:
-        return _read_file(data, settings, [(seed, 0)]).owned[0].clients
-    return _deal_fold(data, settings, seed, 0).clients
+    return _deal(data, settings, [(seed, 0)], None).owned[0].clients
 
 
 def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:

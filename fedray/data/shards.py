@@ -6,7 +6,7 @@ client, and a *lane* is one of W jobs that are trained together.
 
 import hashlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -91,6 +91,7 @@ class Scaling(NamedTuple):
         y_scale: Standard deviation of the targets, `[R, q]` float32.
         same: Whether all worlds have the same fold.
         plain: For the inputs and for the targets, whether they are used without standardization.
+        folds: Number of worlds that are made from each of the R worlds (`WrappedShards`).
     """
 
     kind: str
@@ -101,6 +102,7 @@ class Scaling(NamedTuple):
     y_scale: Tensor
     same: bool
     plain: tuple[bool, bool]
+    folds: int = 1
 
     @staticmethod
     def of(data: Dataset, folds: list[int]) -> "Scaling":
@@ -127,7 +129,7 @@ class Scaling(NamedTuple):
         """Returns the statistics that `normalize` and `targets` use. `world` is the world of each of W jobs, `[W]`."""
         plain, raw = self.plain[0] or self.kind == "tokens", bool(self.classes) or self.plain[1]
         return Standardization(
-            np.zeros_like(world) if self.same else world,
+            np.zeros_like(world) if self.same else world // self.folds,
             *(None if plain else part for part in (self.shift, self.scale)),
             *(None if raw else part for part in (self.y_shift, self.y_scale)),
         )
@@ -136,6 +138,7 @@ class Scaling(NamedTuple):
         shift, scale = shift.to(x.device), scale.to(x.device)
         if self.same:
             return (x - shift[0]).div_(scale[0])
+        world = world // self.folds
         lead = (len(world), *(1,) * (x.ndim - shift.ndim), *shift.shape[1:])  # [W, 1, ..., *s]
         return (x - shift[world].view(lead)).div_(scale[world].view(lead))
 
@@ -157,6 +160,7 @@ class Shards(Protocol):
         number: Number of clients, N.
         worlds: Number of worlds, R.
         data_folds: For each world, the fold of `data` from which its samples and statistics come.
+        scaling: The statistics, and the functions that standardize samples with them.
 
     Example:
         >>> from fedray.data.store import load_data
@@ -170,6 +174,7 @@ class Shards(Protocol):
     number: int
     worlds: int
     data_folds: list[int]
+    scaling: Scaling
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
@@ -177,32 +182,6 @@ class Shards(Protocol):
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """Returns the training samples of client `client[j]` in world `world[j]` for each job j."""
-        ...
-
-    def normalize(self, x: Tensor, world: Tensor) -> Tensor:
-        """Converts raw inputs to network inputs: float32 numbers, or int64 tokens.
-
-        float32 inputs are standardized if the data set requires this.
-
-        Args:
-            x: Raw inputs, `[W, ..., *sample]`.
-            world: World of each entry of x, `[W]`.
-        """
-        ...
-
-    def targets(self, y: Tensor, world: Tensor) -> Tensor:
-        """Returns the values that a network learns to predict: unchanged labels, or targets.
-
-        Targets are standardized if the data set requires this.
-
-        Args:
-            y: Labels `[W, ...]` or raw targets `[W, ..., q]`.
-            world: World of each entry of y, `[W]`.
-        """
-        ...
-
-    def standardization(self, world: IntArray) -> Standardization:
-        """Returns the statistics that `normalize` and `targets` use. `world` is the world of each of W jobs, `[W]`."""
         ...
 
     def test(self, world: int) -> tuple[Tensor, Tensor]:
@@ -324,8 +303,7 @@ class StoredShards:
         self.original, self.data_folds, self._server = original, folds, dealt.server
         self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
         self._x, self._y = _share_rows(data.train)
-        scaling = Scaling.of(data, folds)
-        self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
+        self.scaling = Scaling.of(data, folds)
         self._own_test: ClientRows | None = None  # the test samples of each client's natural group, if there are groups
         if data.test.group is not None and groups is not None:
             client = np.minimum(np.searchsorted(groups, data.test.group), len(groups) - 1)
@@ -630,9 +608,7 @@ class WrappedShards:
         self.number, self.worlds = whole.number, whole.worlds * folds
         self.data_folds = [fold for fold in whole.data_folds for _ in range(folds)]
         # all other values are those of the world of the wrapped shards from which the world was made
-        self.normalize: Callable[[Tensor, Tensor], Tensor] = lambda x, world: whole.normalize(x, world // folds)
-        self.targets = lambda y, world: whole.targets(y, world // folds)
-        self.standardization = lambda world: whole.standardization(world // folds)
+        self.scaling = whole.scaling._replace(folds=whole.scaling.folds * folds)
         self.test = lambda world: whole.test(world // folds)
         self.holdout = lambda world: whole.holdout(world // folds)
         self.server = lambda world: whole.server(world // folds)

@@ -171,8 +171,7 @@ class GeneratedShards:
         self.data_folds = [0] * len(seeds)
         self._population, self._hold_out, self._server = population, hold_out, server
         self._seeds = np.asarray(seeds, dtype=np.int64)
-        scaling = Scaling.of(data, [0] * len(seeds))
-        self.normalize, self.targets, self.standardization = scaling.normalize, scaling.targets, scaling.standardization
+        self.scaling = Scaling.of(data, self.data_folds)
         self._rows = 1 << max(10, min(16, (POOL_NUMBERS // population.features).bit_length() - 1))
         draw = rng.stream(population.seed, "synthetic noise")
         noise = draw.standard_normal((self._rows, population.features), dtype=np.float32)

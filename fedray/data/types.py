@@ -480,9 +480,7 @@ def _as_columns(split: Split) -> Split:
 
 def _are_numbered(y: Array, classes: int) -> bool:
     """Returns whether the labels are already integers from 0 to `classes` - 1."""
-    if y.ndim != 1 or y.dtype not in (np.int32, np.int64):
-        return not len(y)
-    return not len(y) or bool(y.min() >= 0 and y.max() < classes)
+    return not len(y) or (y.ndim == 1 and y.dtype in (np.int32, np.int64) and bool(y.min() >= 0 and y.max() < classes))
 
 
 def split_stratified(labels: IntArray, fraction: float, generator: np.random.Generator) -> tuple[IntArray, IntArray]:

@@ -426,7 +426,7 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
         return None if not sliced else int(study.clients.tier_of(np.array([client]))[0])
 
     for both in zip(ask("test"), ask("hold_out"), strict=True):
-        found = torch.empty(2, max(1, phase.trainings - 1), dtype=torch.float64)
+        found = torch.empty(2, max(1, len(phase.locals) - 1), dtype=torch.float64)
         for split, (own, errors) in enumerate(both):
             means = own.mean(errors)
             found[split] = torch.as_tensor(means if study.classes else np.sqrt(means))

@@ -172,7 +172,7 @@ def predict_targets(
         return means, split_gaussian(outputs).variance.double().numpy() * scale
     if answer.spread is None:
         return means, None
-    inputs = study.shards.normalize(x[None], torch.tensor([world]))[0]
+    inputs = study.shards.scaling.normalize(x[None], torch.tensor([world]))[0]
     variance = propagate_variance(last_layer_inputs(study.net.module, inputs).double(), answer.spread[world].double())
     return means, (variance.numpy() * scale)[None, :, None]
 

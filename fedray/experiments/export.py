@@ -166,7 +166,7 @@ class Program(nn.Module):
             weights: Weights of the networks in the prediction, `[K]`. None means equal weights.
         """
         nn.Module.__init__(self)
-        data, scaling = study.shards.data, study.shards.standardization(np.array([world]))
+        data, scaling = study.shards.data, study.shards.scaling.standardization(np.array([world]))
         self.networks = nn.ModuleList(networks)
         own = {"origin": data.origin, "missing": data.means}
         shares = np.full(len(networks), 1 / len(networks)) if weights is None else weights

@@ -303,7 +303,7 @@ class Distilled:
 def _read_standardized(study: Study, x: Any, world: int) -> Tensor:
     """Standardizes raw inputs with the statistics of one replicate and fold."""
     inputs = torch.as_tensor(read_inputs(study.shards.data, x))
-    inputs = study.shards.normalize(inputs[None], torch.tensor([world]))[0]
+    inputs = study.shards.scaling.normalize(inputs[None], torch.tensor([world]))[0]
     return inputs.to(study.dtype) if inputs.is_floating_point() else inputs
 
 

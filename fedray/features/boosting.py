@@ -674,4 +674,4 @@ class FitTrees(Work):
 def read_rows(site: Site, world: int, client: int) -> ClientRows:
     """Returns the training samples of a client."""
     x, y = read_clients(site.shards, world, [client])
-    return ClientRows(site.shards.normalize(x[None], torch.tensor([world]))[0].flatten(1).float(), y)
+    return ClientRows(site.shards.scaling.normalize(x[None], torch.tensor([world]))[0].flatten(1).float(), y)

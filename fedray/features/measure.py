@@ -157,8 +157,9 @@ def _read_rows(site: Site, client: int, world: int, place: IntArray) -> Iterator
     `place` holds the indices of the samples, `[n]`.
     """
     (x, y), where = read_clients(site.shards, world, [client]), torch.tensor([world])
+    scaling = site.shards.scaling
     for some in torch.split(torch.from_numpy(place), EVALUATED_ROWS) if len(place) else []:
-        yield site.shards.normalize(x[some][None], where)[0], site.shards.targets(y[some][None], where)[0]
+        yield scaling.normalize(x[some][None], where)[0], scaling.targets(y[some][None], where)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

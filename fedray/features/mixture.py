@@ -151,7 +151,7 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
     pieces = [torch.zeros(k, 0, dtype=torch.float64)]
     for x, raw in zip(*(torch.split(part, EVALUATED_ROWS) for part in samples), strict=True) if len(samples[0]) else []:
         outputs = site.forward(state.models[of_world], state.counters[of_world], world, x)
-        y = site.shards.targets(raw[None], where)[0].to(outputs.device)
+        y = site.shards.scaling.targets(raw[None], where)[0].to(outputs.device)
         y = y.to(outputs.dtype) if y.is_floating_point() else y
         pieces.append(per_sample(site.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
     return torch.cat(pieces, dim=1)

@@ -52,9 +52,7 @@ class FeatureShards(WrappedShards):
         self.width, self.compute, self.pooled = width, compute, pooled
         none = Split(np.zeros((0, width), np.float32), np.zeros(0, np.int64))
         self.data = whole.data._replace(train=none, test=none, population=None)
-        # features are not standardized
-        self.normalize = lambda x, world: x  # noqa: ARG005
-        self.standardization = lambda world: whole.standardization(world)._replace(shift=None, scale=None)
+        self.scaling = self.scaling._replace(kind="features", plain=(True, self.scaling.plain[1]))  # not standardized
 
     @property
     def at_server(self) -> bool:

@@ -6,7 +6,7 @@ A model of a `Net` is a vector `[d]`: the module's trainable parameters and floa
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -554,15 +554,13 @@ def dropping(module: nn.Module, keys: rng.Keys) -> Iterator[None]:
     """
     parts = find_dropout(module)
     modes = [part.training for part in parts]
-    with ExitStack() as stack:
-        for i, part in enumerate(parts):
-            handle = part.eval().register_forward_hook(_make_hook(part, rng.fresh(keys, i)))
-            stack.callback(handle.remove)
-        try:
-            yield
-        finally:
-            for part, mode in zip(parts, modes, strict=True):
-                part.training = mode
+    handles = [part.eval().register_forward_hook(_make_hook(part, rng.fresh(keys, i))) for i, part in enumerate(parts)]
+    try:
+        yield
+    finally:
+        for part, mode, handle in zip(parts, modes, handles, strict=True):
+            handle.remove()
+            part.training = mode
 
 
 def _make_hook(part: Any, keys: rng.Keys) -> Callable[[nn.Module, Any, Tensor], Tensor]:

@@ -388,8 +388,8 @@ class RecordedOptions(Mapping[str, Any]):
         >>> options = RecordedOptions({"sigma": 0.1, "tau": 2})
         >>> options["sigma"], options.get("rho", 1)
         (0.1, 1)
-        >>> options.unread(), sorted(options.asked)
-        (['tau'], ['rho', 'sigma'])
+        >>> sorted(options.asked)
+        ['rho', 'sigma']
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -408,10 +408,6 @@ class RecordedOptions(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.options)
 
-    def unread(self) -> list[str]:
-        """Returns the keys that were not used so far."""
-        return [key for key in self.options if key not in self.asked]
-
 
 def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
     """Refuses options that a user's function did not use when it was called.
@@ -421,7 +417,8 @@ def refuse_unread(section: str, name: str, options: RecordedOptions) -> None:
     Raises:
         BadInput: The function did not use an option.
     """
-    for key in options.unread():
-        otherwise = "leave it out, or declare it in fedray.register"
-        remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix=f"{section}.")
-        raise BadInput(f"{section}.{key} = {quote_value(options.options[key])}, but {name} does not read it: {remedy}")
+    for key, value in options.options.items():
+        if key not in options.asked:
+            otherwise = "leave it out, or declare it in fedray.register"
+            remedy = suggest_nearest(key, tuple(options.asked), otherwise, prefix=f"{section}.")
+            raise BadInput(f"{section}.{key} = {quote_value(value)}, but {name} does not read it: {remedy}")

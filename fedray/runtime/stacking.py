@@ -131,7 +131,7 @@ def _shards(part: Part) -> LeaveOutShards:
 
 def _flatten(part: Part, x: Tensor, world: int) -> Any:
     """Standardizes raw inputs `[n, ...]` as for a network, and flattens them to `[n, f]` float64 for a classifier."""
-    return _shards(part).normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
+    return _shards(part).scaling.normalize(x[None], torch.tensor([world]))[0].flatten(1).double().numpy()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -235,11 +235,11 @@ class Worker:
             if local.augment:
                 real = (dealt[lo:hi] > 0).sum(-1).numpy()
                 x, y = lanes.change_batches(local.augment, x, y, lanes.Steps(jobs.key, lo, real, shards.data.classes))
-            x = shards.normalize(x.transpose(0, 1), world).transpose(0, 1)
-            y = shards.targets(y.transpose(0, 1), world).transpose(0, 1)
+            x = shards.scaling.normalize(x.transpose(0, 1), world).transpose(0, 1)
+            y = shards.scaling.targets(y.transpose(0, 1), world).transpose(0, 1)
             return self.to_device(x), self.to_device(y)
 
-        normalization = shards.standardization(jobs.plan.world)
+        normalization = shards.scaling.standardization(jobs.plan.world)
         source = lanes.BatchSource(fetched.x, fetched.y, index, fetched.first, *normalization)
         return BlockBatches(read, self.to_device(weight), None if local.augment else source)
 
@@ -343,7 +343,7 @@ class Worker:
         if self.engine.evaluates == "torch" and models < min(lanes.MIN_LANES, self.engine.width):
             rows, counters = rows.expand(2, -1), counters.expand(2, -1)
         raw = x.to(self.device)[None]  # moved before normalization, because raw bytes are smaller than floats
-        inputs = self.to_device(self.study.shards.normalize(raw, torch.tensor([world])))
+        inputs = self.to_device(self.study.shards.scaling.normalize(raw, torch.tensor([world])))
         inputs = inputs.expand(len(rows), *inputs.shape[1:])
 
         def answer(some: slice) -> Tensor:

@@ -335,7 +335,8 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
             if one == "server" and "meta_rounds" in spec.options:  # its server learns in the last phase
                 last = _part(out, "method").get("meta_rounds") or spec.options["meta_rounds"].default or last
             _fill(out[one], "schedule", "rounds", last)
-    if data_spec_of(_part(out, "data").get("name")).toy and _part(out, "data", "partition").get("name") == "natural":
+    dealt = _part(out, "data", "partition").get("name")
+    if dealt == "natural" and "clients" in data_spec_of(_part(out, "data").get("name")).options:  # of a toy
         _fill(out, "data", "clients", _part(out, "clients").get("number"))
     everyone = _part(out, "clients").get("number", ...)
     share, count = (_part(out, "participation").get(key) for key in ("fraction", "per_round"))
@@ -626,14 +627,9 @@ def dump_scenario(scenario: Scenario) -> str:
 def _plain(value: Any) -> Any:
     """Converts dataclasses to dicts. In the dict of a section, its options stand next to its name."""
     if is_dataclass(value):
-        out: dict[str, Any] = {}
-        for f in fields(value):
-            entry = getattr(value, f.name)
-            if f.name == "options":
-                out |= _plain(entry)
-            elif entry is not None:
-                out[f.name] = _plain(entry)
-        return out
+        entries = {f.name: getattr(value, f.name) for f in fields(value)}
+        options = entries.pop("options", {})
+        return _plain({key: entry for key, entry in entries.items() if entry is not None} | options)
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):

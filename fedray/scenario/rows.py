@@ -55,11 +55,6 @@ class Case:
         return value_at(self.scenario, self.key)
 
     @property
-    def default(self) -> Any:
-        """Returns the general default of the key, without the defaults of methods."""
-        return _find_default(self.key)
-
-    @property
     def name(self) -> str:
         """Returns the name of the method."""
         return self.scenario.method.name
@@ -125,7 +120,7 @@ class Case:
 
 
 def _find_default(key: str) -> Any:
-    """Returns the general default of a dotted key, or None for an unknown key."""
+    """Returns the general default of a dotted key, without the defaults of methods. None means an unknown key."""
     section, _, last = generalize_key(key).rpartition(".")
     found = find_key(section, last) if section in section_types() else None
     return None if found is None else found.default
@@ -232,7 +227,7 @@ class Row(NamedTuple):
 
 
 def _changed(c: Case) -> bool:
-    return bool(c.value != c.default)
+    return bool(c.value != _find_default(c.key))
 
 
 def _other_than(*plain: Any) -> Callable[[Case], bool]:

@@ -250,7 +250,6 @@ class DataSpec:
         clients: The default number of clients, N, for a data set that generates its clients. It is None for other data
             sets.
         task: `classification` or `regression`. It is empty if the task depends on the files or the options.
-        toy: Whether the data set has an option `clients`, which then follows `clients.number`.
     """
 
     text: str
@@ -258,7 +257,6 @@ class DataSpec:
     natural: bool = False
     clients: int | None = None
     task: str = ""
-    toy: bool = False
 
 
 _LIMIT = {"limit": opt.Option(None, opt.whole(1, 10**9))}
@@ -306,10 +304,9 @@ DATA_SPECS: dict[str, DataSpec] = {
         natural=True,
         clients=50,
         task=_REAL,
-        toy=True,
     ),
     "interval": DataSpec(
-        "the sine toy with inputs in [-1, -0.5] and [0.5, 1] only", _TOY, natural=True, clients=50, task=_REAL, toy=True
+        "the sine toy with inputs in [-1, -0.5] and [0.5, 1] only", _TOY, natural=True, clients=50, task=_REAL
     ),
     "cubic": DataSpec(
         "toy of FedAG: y = x^3 + noise",
@@ -317,7 +314,6 @@ DATA_SPECS: dict[str, DataSpec] = {
         natural=True,
         clients=10,
         task=_REAL,
-        toy=True,
     ),
     "synthetic": DataSpec(
         "a population of any size, generated client by client",

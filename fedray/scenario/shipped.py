@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,12 +131,8 @@ def list_shipped() -> dict[str, Shipped]:
 
 def _read_first_sentence(text: str) -> str:
     """Returns the first sentence of the comment at the beginning of a file."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#") or not line.strip("# "):
-            break
-        lines.append(line.strip("# "))
-    return re.split(r"(?<!Fig)\.\s", " ".join(lines))[0].rstrip(".") + "."
+    lines = takewhile(lambda line: line.startswith("#") and line.strip("# "), text.splitlines())
+    return re.split(r"(?<!Fig)\.\s", " ".join(line.strip("# ") for line in lines))[0].rstrip(".") + "."
 
 
 def find_scenario_file(given: str, key: str = "scenario", folder: Path = Path()) -> Path:

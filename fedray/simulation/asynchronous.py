@@ -884,7 +884,7 @@ class AsyncTraining:
         size, steps, up, down = (column[jobs.world, jobs.client] for column in self._costs[:4])
         failed = jobs.error != None  # noqa: E711
         status = np.where(failed, clock.FAILED, jobs.status)
-        steps = np.where(status == clock.OK, steps * self.phase.trainings, 0)
+        steps = np.where(status == clock.OK, steps * len(self.phase.locals), 0)
         up, down = rounds.count_bytes(self.phase, status, up, down)
         flight = FlightTable(jobs.start, jobs.arrival, jobs.version, jobs.staleness)
         table = JobTable(size, steps, jobs.loss, up, down, jobs.arrival - jobs.start, status, jobs.error, flight)

@@ -432,7 +432,7 @@ def run_round(
     t, phase = progress.round, study.method.phase
     plan, losses = ask_participants(runtime, phase, phase.schedule(t, progress.state), progress.state)
     jobs = size_jobs(study, plan, t)._replace(losses=losses)
-    steps = jobs.steps * phase.trainings
+    steps = jobs.steps * len(phase.locals)
     up, down = job_traffic(study, plan, t)
     costs, now = cost_jobs(study, jobs, up, down), progress.sim_seconds
     with np.errstate(over="ignore"):  # an infinite time raises an error below

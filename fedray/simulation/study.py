@@ -60,15 +60,15 @@ class AsyncRule:
         staleness: Name of the function s that weighs an upload by its staleness tau. The staleness is the number of
             server steps that changed the model while the client trained it. `constant` gives the weight 1. `polynomial`
             gives `(1 + tau) ** -a`. `hinge` gives 1 up to `tau = b`, and `1 / (a (tau - b) + 1)` above.
-        a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
-        b: The b in the formula of `hinge`.
+        staleness_a: The a in the formulas of `polynomial` and `hinge`. With a larger a the weight falls faster.
+        staleness_b: The b in the formula of `hinge`.
         dropout: Probability that a client sends nothing. Such a client counts toward `concurrency` until its upload
             would have arrived.
         deadline: Virtual seconds for which the server waits for a client that has started. None means no deadline.
         max_staleness: Largest staleness of an upload that the server uses. None means no limit.
 
     Example:
-        >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", a=10.0)
+        >>> rule = AsyncRule("async", concurrency=8, alpha=0.6, staleness="hinge", staleness_a=10.0)
         >>> rule.weigh(np.array([0, 5])).round(3).tolist()
         [0.6, 0.055]
     """
@@ -79,8 +79,8 @@ class AsyncRule:
     tick: float = 1.0
     alpha: float = 1.0
     staleness: Staleness = "constant"
-    a: float = 0.5
-    b: float = 4.0
+    staleness_a: float = 0.5
+    staleness_b: float = 4.0
     dropout: float = 0.0
     deadline: float | None = None
     max_staleness: int | None = None
@@ -97,11 +97,11 @@ class AsyncRule:
             >>> AsyncRule("buffered", 1, staleness="polynomial").weigh(np.array([0, 3])).tolist()
             [1.0, 0.5]
         """
-        late = tau.astype(np.float64)
+        late, a, b = tau.astype(np.float64), self.staleness_a, self.staleness_b
         if self.staleness == "polynomial":
-            weight = (1.0 + late) ** -self.a
+            weight = (1.0 + late) ** -a
         elif self.staleness == "hinge":
-            weight = np.where(late <= self.b, 1.0, 1.0 / (self.a * np.maximum(late - self.b, 0.0) + 1.0))
+            weight = np.where(late <= b, 1.0, 1.0 / (a * np.maximum(late - b, 0.0) + 1.0))
         else:
             weight = np.ones(len(tau))
         return (self.alpha if self.mode == "async" else 1.0) * weight
@@ -424,7 +424,7 @@ class Study:
         """
         client = np.arange(self.clients.number if clients is None else min(clients, self.clients.number))
         (x, y), where = read_clients(self.shards, world, client), torch.tensor([world])
-        return self.shards.normalize(x[None], where)[0], self.shards.targets(y[None], where)[0]
+        return self.shards.scaling.normalize(x[None], where)[0], self.shards.scaling.targets(y[None], where)[0]
 
     def unscale(self, outputs: Tensor, world: int) -> Tensor:
         """Converts a world's regression outputs `[..., q]` to the original units of the targets, as float64."""
@@ -800,7 +800,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
         return torch.zeros(number, len(client), dtype=torch.float64)
     pieces = []
     for part in torch.split(rows, EVALUATED_ROWS):
-        targets = study.shards.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
+        targets = study.shards.scaling.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
         pieces.append(score(fetched.x[part], host.to_device(targets)[0]).cpu())
     each = torch.cat(pieces, dim=1)
     owner = torch.repeat_interleave(torch.arange(len(client)), size)

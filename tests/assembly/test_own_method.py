@@ -118,7 +118,7 @@ def test_the_server_of_ones_own_method_has_the_inputs_that_its_options_name() ->
     assert other.progress.state.extra["inputs"].shape[:2] == (2, 50)
     withheld = fedray.run({**keys, "method": {"name": "told", "inputs": "withheld", "server_data": 0.2}})
     x = withheld.study.shards.server(1)[0]
-    rows = withheld.study.shards.normalize(x[None], torch.tensor([1]))[0]
+    rows = withheld.study.shards.scaling.normalize(x[None], torch.tensor([1]))[0]
     assert torch.equal(withheld.progress.state.extra["inputs"][1], rows)
 
 

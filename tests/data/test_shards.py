@@ -53,13 +53,13 @@ def test_the_rows_of_a_job_do_not_depend_on_other_jobs(digits: Dataset) -> None:
 
 def test_pictures_are_standardised_by_the_training_rows(digits: Dataset) -> None:
     shards = build_shards(digits, PartitionSettings("iid", clients=10), [0])
-    x = shards.normalize(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
+    x = shards.scaling.normalize(torch.from_numpy(digits.train.x)[None], torch.zeros(1, dtype=torch.long))
     assert x.dtype == torch.float32
     assert x.shape == (1, 1438, 1, 8, 8)
     assert abs(float(x.mean())) < 1e-4
     assert abs(float(x.std()) - 1) < 1e-3
     y = torch.from_numpy(digits.train.y)
-    assert shards.targets(y, torch.zeros(1, dtype=torch.long)) is y
+    assert shards.scaling.targets(y, torch.zeros(1, dtype=torch.long)) is y
 
 
 def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
@@ -71,10 +71,10 @@ def test_each_world_has_the_rows_and_statistics_of_its_fold() -> None:
         assert set(rows.ravel().tolist()) == set(data.folds[world % 2][0].tolist())
         assert shards.test(world)[0].ravel().tolist() == data.folds[world % 2][1].tolist()
     x = torch.full((4, 3, 5, 1), 6.0)
-    out = shards.normalize(x, torch.arange(4))
+    out = shards.scaling.normalize(x, torch.arange(4))
     assert out[:, 0, 0, 0].tolist() == pytest.approx([6.0, 5 / 3] * 2)
     assert out.shape == x.shape
-    targets = shards.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))
+    targets = shards.scaling.targets(torch.full((2, 4, 1), 6.0), torch.tensor([3, 0]))
     assert targets[:, 0, 0].tolist() == pytest.approx([5 / 3, 6.0])
 
 
@@ -85,7 +85,7 @@ def test_a_fold_does_not_depend_on_the_other_folds(options: dict[str, Any]) -> N
         shards, world = build_shards(data, PartitionSettings("iid", options, 2), [0], folds=folds), folds.index(1)
         found = shards.fetch(np.array([world]), np.array([1]))
         inputs.append(found.x[found.rows[0]].ravel().tolist())
-        scaled.append(shards.normalize(torch.ones(1, 2, 1), torch.tensor([world])).tolist())
+        scaled.append(shards.scaling.normalize(torch.ones(1, 2, 1), torch.tensor([world])).tolist())
     assert inputs[0] == inputs[1] == inputs[2] and scaled[0] == scaled[1] == scaled[2]
 
 

@@ -41,7 +41,7 @@ def test_the_network_alone_says_what_the_student_says(run: fedray.Run) -> None:
     student = run.distil(x, steps=3)  # the scenario's own network
     module = build_net("mlp", (1, 8, 8), 10, "cross_entropy", hidden=[8]).module
     module.load_state_dict(student.state_dict())
-    inputs = run.study.shards.normalize(torch.from_numpy(x)[None], torch.tensor([0]))[0]
+    inputs = run.study.shards.scaling.normalize(torch.from_numpy(x)[None], torch.tensor([0]))[0]
     assert np.allclose(module(inputs).softmax(-1).detach().numpy(), student.predict(x), atol=1e-6)
 
 

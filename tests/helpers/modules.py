@@ -49,7 +49,7 @@ def load_module(net: Net, row: Tensor, counters: Tensor | None = None) -> nn.Mod
 
 def ask_modules(study: Study, x: Tensor, rows: Tensor, net: Net | None = None) -> Tensor:
     """Returns outputs `[K, n, ...]` of plain modules with the parameters `rows` `[K, d]`. `x` is not yet normalized."""
-    inputs = study.shards.normalize(x[None], torch.tensor([0]))[0]
+    inputs = study.shards.scaling.normalize(x[None], torch.tensor([0]))[0]
     with torch.no_grad():
         return torch.stack([load_module(net or study.net, row)(inputs) for row in rows])
 

@@ -106,7 +106,7 @@ def rows_of(study: Study, world: int, client: int) -> tuple[Tensor, Tensor]:
     """Returns the training samples of a client: inputs `[n, 4]` float64 and classes `[n]`."""
     fetched, where = study.shards.fetch(np.array([world]), np.array([client])), torch.tensor([world])
     rows = fetched.rows[0, : fetched.size[0]]
-    return study.shards.normalize(fetched.x[rows][None], where)[0].double(), fetched.labels(rows, 0)
+    return study.shards.scaling.normalize(fetched.x[rows][None], where)[0].double(), fetched.labels(rows, 0)
 
 
 def participants(done: Training, world: int, t: int) -> list[Client]:

@@ -51,8 +51,8 @@ def test_a_first_visit_is_svgd_from_the_priors_particles() -> None:
     study = runtime.worker.study
     fetched = study.shards.fetch(np.array([0]), np.array([0]))
     some, where = fetched.rows[0, : int(fetched.size[0])], torch.tensor([0])
-    x = study.shards.normalize(fetched.x[some][None], where)[0].double()
-    y = study.shards.targets(fetched.labels(some, 0)[None], where)[0].double().reshape(-1)
+    x = study.shards.scaling.normalize(fetched.x[some][None], where)[0].double()
+    y = study.shards.scaling.targets(fetched.labels(some, 0)[None], where)[0].double().reshape(-1)
     w = first.double()
     for _ in range(5):
         leaf = w.clone().requires_grad_()

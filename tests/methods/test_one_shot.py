@@ -94,7 +94,7 @@ def test_features_are_the_logits_of_all_networks_on_the_proxy_rows() -> None:
     assert isinstance(parts, StackWorkers)
     parts._use_state(state)
     own, shown = read_part(state, study.parts[0]).models, proxies(study)[1].fetch(np.array([0]), np.array([2]))
-    x = study.shards.normalize(shown.x[shown.rows[0, : shown.size[0]]][None], torch.tensor([0]))[0]
+    x = study.shards.scaling.normalize(shown.x[shown.rows[0, : shown.size[0]]][None], torch.tensor([0]))[0]
     want = torch.cat([load_module(study.parts[0].study.net, row)(x) for row in own], dim=1).detach()
     torch.testing.assert_close(parts.features(0, 2), want, rtol=1e-4, atol=1e-5)
 
@@ -217,7 +217,7 @@ def test_the_fitted_beta_has_the_least_log_loss_on_the_servers_rows() -> None:
 def test_a_network_module_of_the_run_answers_as_the_run(ends: dict[Any, fedray.Run]) -> None:
     one = ends[0.4]
     x = one.study.split("test", 0)[0]
-    inputs = one.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    inputs = one.study.shards.scaling.normalize(x[None], torch.tensor([0]))[0]
     module = load_module(one.study.net, one.progress.state.models[0], one.progress.state.counters[0])
     torch.testing.assert_close(module(inputs).softmax(-1).double(), ask(one)[0], rtol=1e-4, atol=1e-5)
 

@@ -357,7 +357,7 @@ def test_heads_answer_as_members_by_the_mean_of_their_logits(extended: bool) -> 
     """A new client has all of them, a known one those of its depth, or its last."""
     done = run_depths(TWO_DEPTHS, {"method": {"models": 2}}, extended=extended)
     net, x = done.study.net, done.study.split("test", 0)[0][:20]
-    scaled = done.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    scaled = done.study.shards.scaling.normalize(x[None], torch.tensor([0]))[0]
     logits = []
     for row in done.progress.state.models:
         net.module.load_state_dict(state_dict(net, row))

@@ -166,7 +166,7 @@ def test_a_stack_of_regressions_answers_by_itself() -> None:
     module: Any = run.study.net.module
     module.load_state_dict(run.models[0])
     x, y = run.study.split("test", 0)
-    inputs = run.study.shards.normalize(x[None], torch.tensor([0]))[0]
+    inputs = run.study.shards.scaling.normalize(x[None], torch.tensor([0]))[0]
     each = [torch.stack([model(inputs) for model in base]).mean(0) for base in module.bases]
     told = module.meta(torch.cat(each, 1)), torch.stack(each).mean(0)
     stack, average = (run.study.unscale(one.detach(), 0) for one in told)

@@ -68,5 +68,5 @@ def test_models_have_masks_of_their_own_and_the_mean_over_them_is_the_answer_wit
     x, row = study.shards.test(0)[0][:5], study.net.init(0)
     each = worker.forward(row.expand(models, -1), torch.zeros(models, 0), 0, x)
     assert not torch.equal(each[0], each[1])
-    want = load_module(study.net, row)(study.shards.normalize(x[None], torch.tensor([0]))[0])
+    want = load_module(study.net, row)(study.shards.scaling.normalize(x[None], torch.tensor([0]))[0])
     assert (each.mean(0) - want).abs().max() < 5 * (each.std(0) / models**0.5).max()

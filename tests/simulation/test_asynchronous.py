@@ -133,8 +133,8 @@ def test_neither_the_width_of_blocks_nor_what_is_trained_ahead_changes_a_bit(
 
 def test_weights_of_stale_uploads_are_those_of_the_formula() -> None:
     tau = np.arange(7)
-    polynomial = AsyncRule("buffered", 1, staleness="polynomial", a=0.5).weigh(tau)
-    hinge = AsyncRule("async", 1, alpha=0.5, staleness="hinge", a=2.0, b=4.0).weigh(tau)
+    polynomial = AsyncRule("buffered", 1, staleness="polynomial", staleness_a=0.5).weigh(tau)
+    hinge = AsyncRule("async", 1, alpha=0.5, staleness="hinge", staleness_a=2.0, staleness_b=4.0).weigh(tau)
     assert np.allclose(polynomial, 1 / np.sqrt(1 + tau))
     assert np.allclose(hinge, [0.5] * 5 + [0.5 / 3, 0.5 / 5])
 
