@@ -207,11 +207,7 @@ def scenarios_copy_command(name: str, out: Path | None) -> None:
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX, as in table.tex.")
-@run.no_report
-@run.address
-@run.wait_for
-@run.modules
-@run.loudness
+@run.training
 def table_command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -260,11 +256,7 @@ def table_command(
 @click.option("--out", **run.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
-@run.no_report
-@run.address
-@run.wait_for
-@run.modules
-@run.loudness
+@run.training
 def tune_command(
     sweep: str,
     *,
