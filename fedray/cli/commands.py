@@ -258,16 +258,7 @@ def table_command(
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
 @run.training
 def tune_command(
-    sweep: str,
-    *,
-    trials: int | None,
-    out: Path | None,
-    resume: bool,
-    storage: str | None,
-    no_report: bool,
-    address: str | None,
-    wait_for: dict[str, float] | None,
-    modules: tuple[str, ...],
+    sweep: str, *, out: Path | None, resume: bool, no_report: bool, modules: tuple[str, ...], **others: Any
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     from fedray.scenario.loader import refuse_scenario
@@ -283,18 +274,8 @@ def tune_command(
     import_modules(modules)
     from fedray.tuning.tune import describe_summary, run_sweep
 
-    summary = run_sweep(
-        path,
-        folder,
-        trials=trials,
-        resume=resume,
-        storage=storage,
-        address=address,
-        wait_for=wait_for,
-        modules=modules,
-        report=not no_report,
-        say=run.say_line,
-    )
+    report = not no_report
+    summary = run_sweep(path, folder, resume=resume, modules=modules, report=report, say=run.say_line, **others)
     click.echo(describe_summary(summary))
     for winner in summary["winners"][:1]:
         what = summary.get("first_winner", "best")
@@ -302,7 +283,7 @@ def tune_command(
             f"{what}: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items())
         )
     click.echo(str(folder / "best.yaml"))
-    if not no_report:
+    if report:
         click.echo(str(folder / "report.html"))
 
 
