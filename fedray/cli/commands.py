@@ -90,18 +90,14 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
+LISTS = (
+    *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
+    *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
+)
+
 
 @click.command(name="list")
-@click.argument(
-    "kind",
-    type=click.Choice(
-        [
-            *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
-            *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
-        ]
-    ),
-    required=False,
-)
+@click.argument("kind", type=click.Choice(LISTS), required=False)
 @run.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     """List the names that a scenario may use.
