@@ -87,16 +87,6 @@ class SweepObjective:
     axis: str = ""
     limit: float | None = None
 
-    @property
-    def needs_history(self) -> bool:
-        """Returns whether the value depends on more than the last evaluated round."""
-        return self.limit is not None
-
-    @property
-    def is_personal(self) -> bool:
-        """Returns whether the objective needs a score of every client of the run."""
-        return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
-
     def is_decided(self, row: Row) -> bool:
         """Returns whether rounds after the round of `row` can no longer change the value."""
         if self.limit is None:
