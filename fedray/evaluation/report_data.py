@@ -239,8 +239,7 @@ def compare_members(members: FloatArray) -> FloatArray:
     if len(members) > MOST_COMPARED_MEMBERS:
         return np.empty((0, 0))
     chosen = members.argmax(-1).astype(np.min_scalar_type(members.shape[-1]))
-    pairs: FloatArray = np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
-    return pairs
+    return np.asarray(np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1])
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:

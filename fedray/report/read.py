@@ -144,14 +144,12 @@ class ReadRun:
 
     def client_ids(self, number: int) -> IntArray:
         """Returns the ids in the tables of the first `number` clients of the arrays in `pictures`."""
-        found: IntArray = self.pictures.get("client_ids", np.arange(number))[:number]
-        return found
+        return self.pictures.get("client_ids", np.arange(number))[:number]
 
     @property
     def client_keys(self) -> Mapping[str, Any]:
         """Returns the section `clients` of the scenario. It is empty if the scenario has no such section."""
-        found: Mapping[str, Any] = self.scenario.get("clients") or {}
-        return found
+        return dict(self.scenario.get("clients") or {})
 
     @property
     def tiers(self) -> list[str]:
