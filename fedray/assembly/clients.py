@@ -22,15 +22,8 @@ from fedray.own_code.user_code import name_callable
 from fedray.scenario.names import declared_options
 from fedray.scenario.schema import Scenario
 from fedray.scenario.sections import IGNORES_LOSSES
-from fedray.simulation.devices import (
-    CountingRule,
-    Devices,
-    JobCosts,
-    diurnal_availability,
-    make_profile,
-    read_trace,
-    time_jobs,
-)
+from fedray.simulation import devices as clock
+from fedray.simulation.devices import CountingRule, Devices, JobCosts, make_profile, read_trace, time_jobs
 from fedray.training.block import count_client_steps, samples_seen
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -77,7 +70,7 @@ def make_devices(scenario: Scenario, clients: Clients) -> Devices:
     if keys.availability == "diurnal":
         if devices.available is not None:
             raise BadInput("clients.availability = diurnal, but clients.trace has such times: leave one of the two out")
-        return replace(devices, available=diurnal_availability)
+        return replace(devices, available=clock.diurnal_availability)
     return devices
 
 

@@ -90,18 +90,14 @@ def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
 # ---------------------------------------------------------------------------------------------------------------------
 # The commands that list and fetch: `fedray list`, `fedray scenarios` and `fedray data`.
 
+LISTS = (
+    *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
+    *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
+)
+
 
 @click.command(name="list")
-@click.argument(
-    "kind",
-    type=click.Choice(
-        [
-            *("methods", "datasets", "models", "partitions", "selections", "schedules", "optimizers", "losses"),
-            *("augmentations", "metrics", "callbacks", "classifiers", "columns"),
-        ]
-    ),
-    required=False,
-)
+@click.argument("kind", type=click.Choice(LISTS), required=False)
 @run.modules
 def list_command(kind: str | None, modules: tuple[str, ...]) -> None:
     """List the names that a scenario may use.
@@ -207,11 +203,7 @@ def scenarios_copy_command(name: str, out: Path | None) -> None:
     "--jobs", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many cells run at the same time."
 )
 @click.option("--latex", is_flag=True, help="Print the table in LaTeX, as in table.tex.")
-@run.no_report
-@run.address
-@run.wait_for
-@run.modules
-@run.loudness
+@run.training
 def table_command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -260,22 +252,9 @@ def table_command(
 @click.option("--out", **run.as_path, help="Directory of the sweep (default: runs/SWEEP).")
 @click.option("--resume", is_flag=True, help="Continue an interrupted sweep; finished trials are kept.")
 @click.option("--storage", metavar="URL", help="Where Optuna keeps the trials (default: a file in the directory).")
-@run.no_report
-@run.address
-@run.wait_for
-@run.modules
-@run.loudness
+@run.training
 def tune_command(
-    sweep: str,
-    *,
-    trials: int | None,
-    out: Path | None,
-    resume: bool,
-    storage: str | None,
-    no_report: bool,
-    address: str | None,
-    wait_for: dict[str, float] | None,
-    modules: tuple[str, ...],
+    sweep: str, *, out: Path | None, resume: bool, no_report: bool, modules: tuple[str, ...], **others: Any
 ) -> None:
     """Search for the best values of a scenario's keys with Optuna, as in `fedray tune tune/quick.yaml`."""
     from fedray.scenario.loader import refuse_scenario
@@ -291,18 +270,8 @@ def tune_command(
     import_modules(modules)
     from fedray.tuning.tune import describe_summary, run_sweep
 
-    summary = run_sweep(
-        path,
-        folder,
-        trials=trials,
-        resume=resume,
-        storage=storage,
-        address=address,
-        wait_for=wait_for,
-        modules=modules,
-        report=not no_report,
-        say=run.say_line,
-    )
+    report = not no_report
+    summary = run_sweep(path, folder, resume=resume, modules=modules, report=report, say=run.say_line, **others)
     click.echo(describe_summary(summary))
     for winner in summary["winners"][:1]:
         what = summary.get("first_winner", "best")
@@ -310,7 +279,7 @@ def tune_command(
             f"{what}: trial {winner['number']}, " + ", ".join(f"{k} {v:.4g}" for k, v in winner["values"].items())
         )
     click.echo(str(folder / "best.yaml"))
-    if not no_report:
+    if report:
         click.echo(str(folder / "report.html"))
 
 

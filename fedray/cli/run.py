@@ -115,6 +115,11 @@ def loudness(command: _Command) -> _Command:
     return _quiet(_verbose(command))
 
 
+def training(command: _Command) -> _Command:
+    """Gives a command the options of all commands that train."""
+    return no_report(address(wait_for(modules(loudness(command)))))
+
+
 def current_phase() -> ProgressPhase:
     """Returns the object that says what the running command is doing now, such as reading the data."""
     context = click.get_current_context(silent=True)
@@ -142,11 +147,7 @@ def say_line(text: str, phase: ProgressPhase | None = None) -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @out
 @force
-@no_report
-@address
-@wait_for
-@modules
-@loudness
+@training
 def run_command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -189,11 +190,7 @@ def run_command(
 @click.command(name="resume")
 @click.argument("folder", **as_path)
 @click.option("--rounds", type=click.IntRange(1, 10**7), help="Make the run longer: how many rounds there are in all.")
-@no_report
-@address
-@wait_for
-@modules
-@loudness
+@training
 def resume_command(
     folder: Path,
     *,

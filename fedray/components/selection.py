@@ -65,8 +65,7 @@ def draw_weighted(weight: FloatArray, number: int, generator: Generator) -> IntA
         key = np.log(-np.log(generator.random(len(weight)))) - np.log(weight)
     last = np.partition(key, number)[number] if number < len(key) else np.inf
     some = np.flatnonzero(~(key > last))  # sorts only keys that may be among the first
-    place: IntArray = some[np.argsort(key[some], kind="stable")[:number]]
-    return place
+    return some[np.argsort(key[some], kind="stable")[:number]]
 
 
 def by_examples(known: KnownClients, number: int, generator: Generator) -> IntArray:

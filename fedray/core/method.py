@@ -21,20 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.core import types
 from fedray.core.errors import BadInput
-from fedray.core.types import (
-    FloatArray,
-    IntArray,
-    LastBatch,
-    Net,
-    OptimizerKind,
-    Plan,
-    RateKind,
-    SizedPlan,
-    State,
-    Stats,
-    Uploads,
-)
+from fedray.core.types import FloatArray, IntArray, Net, Plan, SizedPlan, State, Stats, Uploads
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a method or a user adds to local training: a loss, a change of the gradient, a schedule of the learning rate.
@@ -252,7 +241,7 @@ class RateSchedule(NamedTuple):
     Source: Loshchilov, Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*, ICLR 2017, equation 5.
     """
 
-    kind: RateKind = "constant"
+    kind: types.RateKind = "constant"
     rounds: int = 0
     floor: float = 0.0
     warmup: int = 0
@@ -667,7 +656,7 @@ class Local:
         0.05
     """
 
-    optimizer: OptimizerKind = "sgd"
+    optimizer: types.OptimizerKind = "sgd"
     lr: float = 0.01
     lr_decay: float = 1.0
     lr_decay_every: int = 10
@@ -675,7 +664,7 @@ class Local:
     nesterov: bool = False
     weight_decay: float = 0.0
     batch_size: int | None = 16
-    last_batch: LastBatch = "keep"
+    last_batch: types.LastBatch = "keep"
     epochs: int | None = 1
     steps: int | None = None
     pull: float = 0.0

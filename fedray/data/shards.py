@@ -378,8 +378,7 @@ class StoredShards:
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
-        size: IntArray = self._train.size[world * self.number + client]
-        return size
+        return np.asarray(self._train.size[world * self.number + client])
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """Returns all samples, and the indices of the samples of `client[j]` for each job j. No sample is copied."""

@@ -88,8 +88,7 @@ def draw_groups(seed: int, purpose: str, clients: int, groups: int) -> IntArray:
 
     Each purpose, such as `rotation`, has its own random numbers.
     """
-    group: IntArray = rng.stream(seed, purpose).permutation(clients) % groups
-    return group
+    return rng.stream(seed, purpose).permutation(clients) % groups
 
 
 def draw_clusters(seed: int, clients: int, shifts: Shifts) -> IntArray:

@@ -187,14 +187,12 @@ class GeneratedShards:
         if not p.spread:
             return np.full(len(client), p.samples, dtype=np.int64)
         z = rng.normal(rng.keys(self._seeds[world], "synthetic size", client), 1)[:, 0]
-        size: IntArray = np.maximum(np.rint(p.samples * np.exp(p.spread * z)), 1).astype(np.int64)
-        return size
+        return np.asarray(np.maximum(np.rint(p.samples * np.exp(p.spread * z)), 1).astype(np.int64))
 
     def sizes(self, world: IntArray, client: IntArray) -> IntArray:
         """Returns the number of training samples of client `client[j]` in world `world[j]` for each job j, `[J]`."""
         total = self._total(world, client)
-        kept: IntArray = total - count_withheld(total, self._hold_out)
-        return kept
+        return total - count_withheld(total, self._hold_out)
 
     def fetch(self, world: IntArray, client: IntArray) -> Fetched:
         """Generates the training samples of client `client[j]` in world `world[j]` for each job j."""

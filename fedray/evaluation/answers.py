@@ -257,10 +257,8 @@ def score_rows(study: Study, answers: NDArray[np.floating[Any]], y: Tensor) -> F
         y: True classes `[n]`, or true targets `[n, q]`.
     """
     if study.classes:
-        hits: FloatArray = (answers.argmax(-1) == y.numpy()).astype(np.float64)
-        return hits
-    squares: FloatArray = ((answers - y.double().numpy().reshape(answers.shape[-2:])) ** 2).mean(-1)
-    return squares
+        return np.asarray(answers.argmax(-1) == y.numpy(), dtype=np.float64)
+    return np.asarray(((answers - y.double().numpy().reshape(answers.shape[-2:])) ** 2).mean(-1))
 
 
 def rows_of_clients(study: Study, world: int, split: str) -> RowsOfClient:
@@ -475,8 +473,7 @@ def pick_own_scores(own: dict[tuple[int, int], Tensor], world: int, split: str =
     """
     tested, held_out = torch.stack([own[key] for key in sorted(own) if key[0] == world], dim=1).numpy()
     best, each = find_best_pass(held_out, lowest), tested if split == "test" else held_out
-    result: FloatArray = np.take_along_axis(each, best[:, None], axis=1)[:, 0]
-    return result
+    return np.take_along_axis(each, best[:, None], axis=1)[:, 0]
 
 
 def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
@@ -485,8 +482,7 @@ def find_best_pass(held_out: FloatArray, lowest: bool) -> IntArray:
     In a personal pass a client trains its own models. `lowest` says whether the lowest score is the best. Of equally
     good passes, the first is the best. NaN is the worst score.
     """
-    best: IntArray = np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1)
-    return best
+    return np.asarray(np.nan_to_num(-held_out if lowest else held_out, nan=-np.inf, neginf=-np.inf).argmax(axis=1))
 
 
 def summarize_clients(scores: FloatArray, prefix: str = "", *, classes: bool = True) -> dict[str, float]:
@@ -815,8 +811,7 @@ def read_weights(private: Mapping[str, Tensor], world: int, clients: int, models
     keys, rows = (private.get(f"{MIXTURE}/{part}", torch.zeros(0, 3)).numpy() for part in ("keys", "rows"))
     own = (keys[:, 0] == world) & (keys[:, 1] < clients)
     weights[keys[own, 1].astype(np.int64), keys[own, 2].astype(np.int64)] = rows[own, 0]
-    known: FloatArray = weights / weights.sum(axis=1, keepdims=True)  # a job that failed leaves its old weight
-    return known
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))  # a job that failed leaves its old weight
 
 
 def measure_weights(study: Study, runtime: Runtime, state: State, clients: Sequence[IntArray]) -> dict[int, FloatArray]:

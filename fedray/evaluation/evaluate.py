@@ -18,14 +18,7 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, AverageKind, BoolArray, FloatArray, IntArray, State, Tier
 from fedray.evaluation import answers
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
-from fedray.evaluation.regression import (
-    SQUARED_ERROR,
-    Members,
-    decompose_squared_error,
-    predict_means,
-    read_members,
-    score_regression,
-)
+from fedray.evaluation.regression import SQUARED_ERROR, Members, decompose_squared_error, read_members, score_regression
 from fedray.metrics import classification, regression
 from fedray.metrics.scorers import SampleMetric
 from fedray.metrics.scores import Scored, check_number
@@ -343,7 +336,7 @@ def predict_split(
     if study.classes:
         return Predicted(*answer_world(outputs, study.evaluation.average, answer, world), None)
     of = read_members(study, world, answer.drop_absent(outputs, world), split, answer, residual=residual)
-    members = predict_means(study, world, outputs[1:])[..., 0] if study.parts else of.means
+    members = answers.cast_votes(study, world, outputs[1:])[..., 0] if study.parts else of.means
     return Predicted(members, of.moments.mean, of)
 
 

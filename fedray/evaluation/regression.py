@@ -147,8 +147,7 @@ def score_regression(of: Members) -> dict[str, Any]:
 def predict_means(study: Study, world: int, outputs: Tensor) -> FloatArray:
     """Converts raw outputs `[K, n, outputs]` to predicted means in the target's original unit, `[K, n, q]`."""
     head = split_gaussian(outputs).mean if study.net.objective == "gaussian_nll" else outputs
-    means: FloatArray = study.unscale(head, world).numpy()
-    return means
+    return study.unscale(head, world).numpy()
 
 
 def predict_targets(

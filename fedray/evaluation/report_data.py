@@ -16,15 +16,9 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray, Objective, State
-from fedray.evaluation import answers
+from fedray.evaluation import answers, evaluate
 from fedray.evaluation.conformal import measure_all_sets
-from fedray.evaluation.evaluate import (
-    answer_world,
-    collect_ood_report,
-    find_client_weights,
-    has_client_weights,
-    measure_models,
-)
+from fedray.evaluation.evaluate import find_client_weights, has_client_weights
 from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
@@ -197,7 +191,7 @@ def write_report_data(
     every = join_pieces(pieces, 0)
     outputs, y = answer.drop_absent(every, 0), study.split("test", 0)[1].numpy()
     if study.classes:
-        members, mean = answer_world(every, study.evaluation.average, answer, 0)
+        members, mean = evaluate.answer_world(every, study.evaluation.average, answer, 0)
         table = classification.calibration(mean, y)
         arrays: dict[str, Any] = {
             "class_names": np.array(study.shards.data.class_names, dtype=str),
@@ -211,7 +205,7 @@ def write_report_data(
         arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
     if study.evaluation.ood:
         unknown = join_pieces(studies.ask_outputs(runtime, answer, studies.OOD, worlds=1), 0)
-        arrays |= collect_ood_report(study, every, unknown, answer)
+        arrays |= evaluate.collect_ood_report(study, every, unknown, answer)
     arrays |= measure_loss_plane(study, progress.state)
     clusters = study.shards.clusters(0)
     if clusters is not None:
@@ -245,8 +239,7 @@ def compare_members(members: FloatArray) -> FloatArray:
     if len(members) > MOST_COMPARED_MEMBERS:
         return np.empty((0, 0))
     chosen = members.argmax(-1).astype(np.min_scalar_type(members.shape[-1]))
-    pairs: FloatArray = np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1]
-    return pairs
+    return np.asarray(np.stack([np.count_nonzero(chosen != one, axis=1) for one in chosen]) / chosen.shape[1])
 
 
 def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor) -> dict[str, Any]:
@@ -275,7 +268,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
 def _conformal_arrays(study: Study, runtime: Runtime, state: State) -> dict[str, Any]:
     """Returns coverage and size of each client's conformal sets, and alpha (the share of labels that sets may miss)."""
     study = replace(study, evaluation=replace(study.evaluation, ood=False, train=False))
-    measured = measure_models(study, runtime, state, test=True)
+    measured = evaluate.measure_models(study, runtime, state, test=True)
     sets = measure_all_sets(study, runtime, state, measured, worlds=1)[0][1]
     assert sets is not None and study.evaluation.conformal is not None
     return {

@@ -72,8 +72,7 @@ def compute_responsibilities(losses: ArrayLike, weights: ArrayLike) -> FloatArra
     with np.errstate(divide="ignore"):
         score = np.log(to_floats(weights))[:, None] - to_floats(losses)
     odds = np.exp(score - score.max(axis=0, keepdims=True))
-    found: FloatArray = np.maximum(odds / odds.sum(axis=0), LEAST_RESPONSIBILITY)
-    return found
+    return np.asarray(np.maximum(odds / odds.sum(axis=0), LEAST_RESPONSIBILITY))
 
 
 def fit_weights(losses: ArrayLike, steps: int = STEPS) -> FloatArray:

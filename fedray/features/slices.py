@@ -331,8 +331,7 @@ class Slices(Piece):
         return self.places(t, tier)
 
     def work(self, tier: IntArray) -> FloatArray:
-        found: FloatArray = self.share[tier]
-        return found
+        return self.share[tier]
 
     def own_models(self, site: Site, plan: Plan, broadcast: Tensor, tier: int) -> Tensor:
         """Returns whole models that predict as a tier's slice. All parameters outside of the slice are 0."""

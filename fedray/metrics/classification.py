@@ -206,8 +206,7 @@ def personal_weights(losses: ArrayLike, gamma: float) -> FloatArray:
     with np.errstate(over="ignore"):
         odds = (gap == 0).astype(np.float64) if gamma == 0 else np.exp(-gap / gamma)
     odds[~finite.any(axis=-1)] = 1.0
-    weights: FloatArray = odds / odds.sum(axis=-1, keepdims=True)
-    return weights
+    return np.asarray(odds / odds.sum(axis=-1, keepdims=True))
 
 
 class Uncertainty(NamedTuple):

@@ -63,8 +63,7 @@ def list_ranks(sizes: tuple[int, ...], k: int) -> IntArray:
         [19, 10, 1]
     """
     n = np.array(sizes, dtype=np.int64)
-    ranks: IntArray = np.minimum(-(-k * (n + 1) // (max(sizes) + 1)), n)
-    return ranks
+    return np.minimum(-(-k * (n + 1) // (max(sizes) + 1)), n)
 
 
 @lru_cache(maxsize=256)
@@ -156,16 +155,14 @@ def _fewer_than(sizes: tuple[int, ...], k: int, r: int, t: FloatArray) -> FloatA
     """Returns the probability that fewer than r of the received scores are below each of T values `t`, `[T]`."""
     share, number = _shares(sizes, k, t)
     if len(number) == 1:  # P(Bin(K, p) <= r - 1) = I_(1 - p)(K - r + 1, r)
-        result: FloatArray = scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0])
-        return result
+        return np.asarray(scipy.special.betainc(int(number[0]) - r + 1, r, 1.0 - share[0]))
     below = np.zeros((len(t), r))  # of the clients so far, 0 to r - 1 lie below
     below[:, 0] = 1.0
     for p in np.repeat(share, number, axis=0):
         moved = below[:, :-1] * p[:, None]
         below *= (1.0 - p)[:, None]
         below[:, 1:] += moved
-    total: FloatArray = below.sum(axis=1)
-    return total
+    return np.asarray(below.sum(axis=1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -236,8 +233,7 @@ def score_labels(probs: FloatArray, draw: Callable[[], FloatArray], rule: Confor
     `draw` returns a uniform random number from 0 to 1 for each sample, `[n]`. The score `lac` does not call it.
     """
     if rule.score == "lac":
-        plain: FloatArray = 1.0 - probs
-        return plain
+        return 1.0 - probs
     order = np.argsort(-probs, axis=1, kind="stable")
     falling = np.take_along_axis(probs, order, axis=1)
     place = np.broadcast_to(np.arange(probs.shape[1]), probs.shape)
@@ -347,8 +343,7 @@ def weigh_clients(sizes: IntArray) -> FloatArray:
         [0.375, 0.0, 0.0, 0.625]
     """
     parts = np.where(sizes > 0, sizes + 1.0, 0.0)
-    shares: FloatArray = parts / max(float(parts.sum()), 1.0)
-    return shares
+    return parts / max(float(parts.sum()), 1.0)
 
 
 def summarize_classes(covered: FloatArray, y: IntArray, classes: int) -> FloatArray:

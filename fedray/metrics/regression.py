@@ -126,8 +126,7 @@ def pit(mean: ArrayLike, variance: ArrayLike, y: ArrayLike) -> FloatArray:
     """
     values = _normal_cdf((to_floats(y) - to_floats(mean)) / np.sqrt(to_floats(variance)))
     counts, _ = np.histogram(values, bins=10, range=(0.0, 1.0))
-    shares: FloatArray = counts / counts.sum()
-    return shares
+    return np.asarray(counts / counts.sum())
 
 
 def regression_scores(
@@ -174,8 +173,7 @@ def _normal_cdf(z: FloatArray) -> FloatArray:
     """Returns the distribution function of the standard normal distribution at z."""
     import torch  # not at the top: see `classification.probabilities`
 
-    result: FloatArray = torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy()
-    return result
+    return np.asarray(torch.special.ndtr(torch.from_numpy(np.ascontiguousarray(z))).numpy())
 
 
 def _quantile(level: float) -> float:

@@ -756,5 +756,4 @@ def find_stationary_law(run: ReadRun, edges: IntArray, nodes: int) -> FloatArray
     if (run.scenario.get("graph") or {}).get("transition") == "metropolis":
         return np.full(nodes, 1.0 / nodes)
     degree = np.bincount(edges.ravel(), minlength=nodes)
-    law: FloatArray = degree / degree.sum()
-    return law
+    return np.asarray(degree / degree.sum())

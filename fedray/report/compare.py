@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedray.core.errors import (
-    TOTALS,
-    choose_unit,
-    format_bytes,
-    format_digits,
-    format_number,
-    format_seconds,
-    format_total,
-    is_share,
-    name_score,
-)
+from fedray.core import errors
+from fedray.core.errors import format_bytes, format_digits, format_number, format_seconds, is_share, name_score
 from fedray.core.types import FloatArray
 from fedray.methods import METHOD_SPECS
 from fedray.metrics.scores import LEVEL, ROUNDING, PairedDifference, compare_paired, has_direction, lower_is_better
@@ -363,7 +354,7 @@ def overlay_curves(runs: Sequence[ReadRun], metric: str, what: str) -> Figure | 
             title = f"{word} over the rounds: {text}"
     figure, axes = pictures.make_canvas(title, size=(pictures.WIDE, 4.6) if wide else (pictures.NARROW, 3.4))
     colors = pictures.pick_colors(len(runs))
-    size, unit = (1.0, "") if wide else choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
+    size, unit = (1.0, "") if wide else errors.choose_unit(what, max(float(x[-1]) for _, _, (x, _) in lines))
     for index, name, (x, curve) in lines:
         curves.draw_mean_line(axes, x / size, curve, color=colors[index], width=2.0, label=None if alone else name)
         axes.lines[-1].set_linestyle(DASHES[index % len(DASHES)])
@@ -417,12 +408,12 @@ def make_comparison_table(runs: list[ReadRun]) -> Table:
 
 def make_cost_table(runs: list[ReadRun]) -> Table:
     """Returns header and rows of a table that describes each run and its costs per replicate and fold."""
-    head = ["run", "method", "data", "rounds", "n", *map(name_score, TOTALS), "models to hand over", "passes"]
+    head = ["run", "method", "data", "rounds", "n", *map(name_score, errors.TOTALS), "models to hand over", "passes"]
     rows = []
     for run in runs:
         words = [run.name, *(str(run.summary.get(key, "-")) for key in ("method", "data", "rounds")), str(run.worlds)]
-        costs = [find_cost(run, key) for key in TOTALS]
-        words += ["-" if cost is None else format_total(key, cost) for key, cost in zip(TOTALS, costs, strict=True)]
+        costs = {key: find_cost(run, key) for key in errors.TOTALS}
+        words += ["-" if cost is None else errors.format_total(key, cost) for key, cost in costs.items()]
         answer = run.summary.get("answer")  # older runs have none
         words += [format_bytes(answer["bytes"]), str(answer["passes"] or "-")] if answer else ["-", "-"]
         rows.append(words)

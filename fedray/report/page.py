@@ -146,6 +146,7 @@ BUDGET_NOTE = (
 )
 CONFUSION_NOTE = f"Up to {clients.MOST_WRITTEN_CLASSES} classes: numbers, in percent of the row; 0 is left empty."
 SECONDS_NOTE = "A round lasts as long as its slowest counted client; without rounds it is a server step."
+ASSIGNMENT_NOTE = "Faint: the job did not finish. Empty: the client took no part. Who never did has no row."
 TIERS_NOTE = "A dot is a client; line: the mean of the tier."
 LOSS_NOTE = (
     "Mean of the jobs that counted, weighted by their samples. A job's loss is the mean over its steps, so that the "
@@ -162,67 +163,49 @@ SETS_NOTE = (
     "On the client's test rows, of replicate 0, with its own weights or models where it has some. The promise is about "
     "all clients together: one client's coverage may be below."
 )
-SECTIONS: tuple[tuple[str, tuple[tuple[Draw, str], ...]], ...] = (
-    (
-        "What it reached",
-        (
-            (curves.figure_rounds, "The best round is chosen on the test data: it is a mark, not a result to report."),
-            (compare.figure_bytes, "Bytes of all clients so far, in both directions."),
-            (compare.figure_seconds, SECONDS_NOTE),
-            (curves.figure_scores, "Scores of the ensemble's answer on the test data."),
-            (curves.figure_losses, LOSS_NOTE),
-        ),
-    ),
-    (
-        "How sure it is",
-        (
-            (clients.figure_calibration, "Bars that end on the dashed line are calibrated."),
-            (clients.figure_confusion, CONFUSION_NOTE),
-            (clients.figure_classes, "Line: Wilson's 95 % interval for the test samples of the class."),
-            (clients.figure_ood, "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`)."),
-            (clients.figure_predictive, "Interval: mean \u00b1 1.96 standard deviations."),
-            (clients.figure_pit, "A hump in the middle: intervals too wide; high ends: too narrow."),
-            (clients.figure_coverage, "Share of the targets inside the central interval of each level."),
-            (clients.figure_disagreement, "Percent of the samples. An ensemble gains from members that differ."),
-            (clients.figure_loss_plane, "The plane through three members; colour: ln of the training loss there."),
-        ),
-    ),
-    (
-        "The stack",
-        (
-            (clients.figure_confusions, "Each row is a class: where its samples go."),
-            (clients.figure_folds, "Accuracy on the test data; the sub model has never seen what it leaves out."),
-            (clients.figure_meta, "Blue speaks for the answer, red against it."),
-        ),
-    ),
-    (
-        "Who trained what",
-        (
-            (clients.figure_graph, "Larger and darker: held and trained a model more often."),
-            (clients.figure_visits, "Line: the share that an endless walk would spend there."),
-            (
-                curves.figure_assignment,
-                "Faint: the job did not finish. Empty: the client took no part. Who never did has no row.",
-            ),
-            (curves.figure_gantt, "Dashed: half of the clients are done."),
-            (curves.figure_flights, "The last jobs of the first replicate whose uploads were used."),
-            (curves.figure_staleness, "The last bar also holds what came later."),
-            (curves.figure_traffic, "Uploads that counted; downloads of all clients that were reached, late ones too."),
-        ),
-    ),
-    (
-        "The clients",
-        (
-            (clients.figure_data, ""),
-            (clients.figure_weights, "Each column adds up to 100 %."),
-            (clients.figure_clients, OWN_NOTE),
-            (clients.figure_tier_rounds, "Mean of the clients whose scores were recorded (`evaluate.clients`)."),
-            (clients.figure_tiers, TIERS_NOTE),
-            (clients.figure_conformal, SETS_NOTE),
-            (clients.figure_drift, DRIFT_NOTE),
-        ),
-    ),
-)
+SECTIONS: dict[str, dict[Draw, str]] = {
+    "What it reached": {
+        curves.figure_rounds: "The best round is chosen on the test data: it is a mark, not a result to report.",
+        compare.figure_bytes: "Bytes of all clients so far, in both directions.",
+        compare.figure_seconds: SECONDS_NOTE,
+        curves.figure_scores: "Scores of the ensemble's answer on the test data.",
+        curves.figure_losses: LOSS_NOTE,
+    },
+    "How sure it is": {
+        clients.figure_calibration: "Bars that end on the dashed line are calibrated.",
+        clients.figure_confusion: CONFUSION_NOTE,
+        clients.figure_classes: "Line: Wilson's 95 % interval for the test samples of the class.",
+        clients.figure_ood: "The answers of replicate 0 to inputs that no class is for (`evaluate.ood`).",
+        clients.figure_predictive: "Interval: mean \u00b1 1.96 standard deviations.",
+        clients.figure_pit: "A hump in the middle: intervals too wide; high ends: too narrow.",
+        clients.figure_coverage: "Share of the targets inside the central interval of each level.",
+        clients.figure_disagreement: "Percent of the samples. An ensemble gains from members that differ.",
+        clients.figure_loss_plane: "The plane through three members; colour: ln of the training loss there.",
+    },
+    "The stack": {
+        clients.figure_confusions: "Each row is a class: where its samples go.",
+        clients.figure_folds: "Accuracy on the test data; the sub model has never seen what it leaves out.",
+        clients.figure_meta: "Blue speaks for the answer, red against it.",
+    },
+    "Who trained what": {
+        clients.figure_graph: "Larger and darker: held and trained a model more often.",
+        clients.figure_visits: "Line: the share that an endless walk would spend there.",
+        curves.figure_assignment: ASSIGNMENT_NOTE,
+        curves.figure_gantt: "Dashed: half of the clients are done.",
+        curves.figure_flights: "The last jobs of the first replicate whose uploads were used.",
+        curves.figure_staleness: "The last bar also holds what came later.",
+        curves.figure_traffic: "Uploads that counted; downloads of all clients that were reached, late ones too.",
+    },
+    "The clients": {
+        clients.figure_data: "",
+        clients.figure_weights: "Each column adds up to 100 %.",
+        clients.figure_clients: OWN_NOTE,
+        clients.figure_tier_rounds: "Mean of the clients whose scores were recorded (`evaluate.clients`).",
+        clients.figure_tiers: TIERS_NOTE,
+        clients.figure_conformal: SETS_NOTE,
+        clients.figure_drift: DRIFT_NOTE,
+    },
+}
 
 
 Drawing = tuple[str, Callable[[], Figure | None], str]  # of a picture: its name, what draws it, the sentence below it
@@ -238,9 +221,9 @@ def render_one(run: ReadRun) -> str:
         notes.append(f"{first}, unless an axis names a mean.")
     with pictures.use_figure_style():
         sections = []
-        for title, draws in SECTIONS:
+        for title, draws in SECTIONS.items():
             each = []
-            for draw, note in draws:
+            for draw, note in draws.items():
                 text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
                 each.append((draw.__name__.removeprefix("figure_"), partial(draw, run), text))
             sections.append(make_section(title, each, notes))
@@ -455,7 +438,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def list_draws(run: ReadRun) -> dict[str, Callable[[], Figure | None]]:
     """Returns by name the functions that draw single pictures: the pictures of the report, and one for each score."""
-    drawn = {draw.__name__.removeprefix("figure_"): partial(draw, run) for _, draws in SECTIONS for draw, _ in draws}
+    drawn = {draw.__name__.removeprefix("figure_"): partial(draw, run) for draws in SECTIONS.values() for draw in draws}
     short = {run.metric: "rounds", "time": "seconds"}
     scores = [name for name in run.rounds if name not in CONTEXT and np.isfinite(run.rounds[name]).any()]
     plain = {name: partial(compare.overlay_curves, [run], name, "rounds") for name in scores}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,14 +144,12 @@ class ReadRun:
 
     def client_ids(self, number: int) -> IntArray:
         """Returns the ids in the tables of the first `number` clients of the arrays in `pictures`."""
-        found: IntArray = self.pictures.get("client_ids", np.arange(number))[:number]
-        return found
+        return self.pictures.get("client_ids", np.arange(number))[:number]
 
     @property
     def client_keys(self) -> Mapping[str, Any]:
         """Returns the section `clients` of the scenario. It is empty if the scenario has no such section."""
-        found: Mapping[str, Any] = self.scenario.get("clients") or {}
-        return found
+        return dict(self.scenario.get("clients") or {})
 
     @property
     def tiers(self) -> list[str]:
@@ -243,22 +242,14 @@ def _split_columns(table: pa.Table) -> tuple[dict[str, FloatArray], FloatArray |
     for name in table.column_names:
         kind = table.schema.field(name).type
         if name in run_files.MEMBER_COLUMNS:
-            members = _pad_rows(table[name].combine_chunks())
+            columns = [*zip_longest(*(row or [] for row in table[name].to_pylist()))]  # None fills the shorter lists
+            members = np.array(columns, dtype=np.float64).T if columns else None
         elif pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
             values = table[name].cast(pa.float64(), safe=False).to_numpy()
             rounds[name] = np.array(values, dtype=np.float64)
     for name in CONTEXT:
         rounds.setdefault(name, np.zeros(len(table)))
     return rounds, members
-
-
-def _pad_rows(rows: pa.Array) -> FloatArray | None:
-    """Converts a column of lists of numbers to one array, `[rows, longest list]`. NaN fills the shorter lists."""
-    wide = 0 if pa.types.is_null(rows.type) else pc.max(pc.list_value_length(rows)).as_py() or 0
-    if wide == 0:
-        return None
-    padded = [[*(row or []), *[None] * (wide - len(row or []))] for row in rows.to_pylist()]
-    return np.array(padded, dtype=np.float64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -322,14 +313,11 @@ def find_end(run: ReadRun, over: str) -> float:
 
     `over` is the axis: rounds, bytes or seconds. If the run has no evaluation, the end is infinity.
     """
-    column = read_axis(run, over)
-    if column is None or not len(column):
+    curve = run.curve(over)
+    if curve is None:
         return math.inf
-    if over == ROUNDS:
-        return float(column.max())
-    world = np.stack([run.rounds["replicate"], run.rounds["fold"]])
-    each = np.unique(world, axis=1, return_inverse=True)[1].ravel()
-    return min(float(column[each == w].max()) for w in range(int(each.max()) + 1))
+    ends = np.nanmax(curve.values, axis=1)
+    return float(ends.max() if over == ROUNDS else ends.min())
 
 
 def find_common_end(runs: Sequence[ReadRun], over: str = ROUNDS) -> float:

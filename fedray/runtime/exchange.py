@@ -278,8 +278,7 @@ def group_versions(phase: Phase, version: IntArray) -> IntArray:
     code, rate = phase.local.has_code or phase.couples, phase.local.lr_at
     kinds = [v if code else (rate(v), *(piece.group(v) for piece in phase.pieces)) for v in versions.tolist()]
     numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
-    found: IntArray = np.array([numbers[kind] for kind in kinds], dtype=np.int64)[place]
-    return found
+    return np.array([numbers[kind] for kind in kinds], dtype=np.int64)[place]
 
 
 def to_groups(uploads: Uploads, flight: Flight) -> Uploads:

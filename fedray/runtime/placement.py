@@ -108,8 +108,7 @@ def seat(
 
     def count_fitting(k: int, free: IntArray, wanted: int) -> IntArray:
         asked = needs[k] > 0
-        fitting: IntArray = (free[:, asked] // needs[k][asked]).min(axis=1, initial=wanted)
-        return fitting
+        return np.asarray((free[:, asked] // needs[k][asked]).min(axis=1, initial=wanted))
 
     def put(k: int, free: IntArray, seats: IntArray, wanted: int, evenly: bool) -> bool:
         fitting = count_fitting(k, free, wanted)

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fedray.core import options as opt
+from fedray.core import types
 from fedray.core.errors import suggest_nearest
 from fedray.core.types import (
-    ADAPTIVE_OPTIMIZERS,
-    EVALUATED_CLIENTS,
-    SPARSE_KINDS,
     CompressionKind,
     LastBatch,
     QuantileKind,
@@ -25,7 +23,7 @@ from fedray.scenario.sections import NO_ROUNDS
 # The keys for the schedule, local training, compression and the server.
 
 _SGD = opt.Needs("local.optimizer", ("sgd",))
-_SPARSE = opt.Needs("compress.kind", SPARSE_KINDS)
+_SPARSE = opt.Needs("compress.kind", types.SPARSE_KINDS)
 _LOSSY = opt.Needs("compress.kind", tuple(one for one in get_args(CompressionKind) if one != "dense"))
 _STEPS = opt.Needs("server.optimizer", tuple(one for one in get_args(ServerOptimizerKind) if one != "none"))
 _TRIMMED = opt.Needs("server.robust", ("trimmed_mean",))
@@ -221,7 +219,7 @@ class ServerKeys:
     optimizer: ServerOptimizerKind = opt.key("none", opt.one_of(*get_args(ServerOptimizerKind)))
     lr: float = opt.key(1.0, opt.real("(0, inf)"), _STEPS)
     momentum: float = opt.key(0.9, opt.real("[0, 1)"), _STEPS)
-    tau: float = opt.key(0.001, opt.real("(0, inf)"), opt.Needs("server.optimizer", ADAPTIVE_OPTIMIZERS))
+    tau: float = opt.key(0.001, opt.real("(0, inf)"), opt.Needs("server.optimizer", types.ADAPTIVE_OPTIMIZERS))
     schedule: RateKeys | None = opt.section(RateKeys, None)
     robust: str = opt.key("none", opt.one_of("none", "median", "trimmed_mean", "krum", "multi_krum"))
     trim: int = opt.key(1, opt.whole(0, 10**6), _TRIMMED)
@@ -290,7 +288,7 @@ class EvaluateKeys:
     target: StopKeys | None = opt.section(StopKeys, None, example={"metric": "accuracy", "value": 0.9})
     personal: bool = opt.key(False, opt.flag)
     personal_steps: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**7)))
-    clients: int | str | None = opt.key(None, opt.maybe(opt.either("all", opt.whole(1, EVALUATED_CLIENTS))))
+    clients: int | str | None = opt.key(None, opt.maybe(opt.either("all", opt.whole(1, types.EVALUATED_CLIENTS))))
     train: bool = opt.key(False, opt.flag)
     by_tier: bool = opt.key(False, opt.flag)
     ood: str | None = opt.key(None, opt.maybe(opt.text))

@@ -314,8 +314,7 @@ def _count_due(seconds: FloatArray, every: float) -> FloatArray:
         >>> _count_due(np.array([0.5, 0.59, 3 * 0.2]), 0.1).tolist()  # 0.5 // 0.1 is 4
         [5.0, 5.0, 6.0]
     """
-    due: FloatArray = np.floor(seconds / every + 1e-9)  # 1e-9 allows for rounding errors
-    return due
+    return np.floor(seconds / every + 1e-9)  # 1e-9 allows for rounding errors
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,24 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedray.core import types
 from fedray.core.errors import BadInput, format_bytes
 from fedray.core.method import Answer, JobRows, Local, Method
-from fedray.core.types import (
-    EVALUATED_CLIENTS,
-    EVALUATED_ROWS,
-    AverageKind,
-    Clients,
-    FloatArray,
-    IntArray,
-    Lanes,
-    Mode,
-    Net,
-    Plan,
-    SizedPlan,
-    Staleness,
-    State,
-    Stats,
-)
+from fedray.core.types import EVALUATED_CLIENTS, FloatArray, IntArray, Net, Plan, SizedPlan, Staleness, State, Stats
 from fedray.data.adaptation import find_client, name_clients
 from fedray.data.shards import Shards, StoredShards, read_clients, share_array
 from fedray.data.types import add_back
@@ -73,7 +59,7 @@ class AsyncRule:
         [0.6, 0.055]
     """
 
-    mode: Mode
+    mode: types.Mode
     concurrency: int
     goal: int = 1
     tick: float = 1.0
@@ -161,7 +147,7 @@ class Evaluation:
 
     every: int = 1
     every_seconds: float | None = None
-    average: AverageKind = "probabilities"
+    average: types.AverageKind = "probabilities"
     gamma: float | None = None
     noise: str = "none"
     stop_at: tuple[str, float] | None = None
@@ -265,7 +251,7 @@ class Study:
     name: str
     method: Method
     net: Net
-    clients: Clients
+    clients: types.Clients
     shards: Shards
     seeds: IntArray
     folds: IntArray
@@ -281,7 +267,7 @@ class Study:
     checkpoint_keep: int = 2
     scenario: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
-    lanes: Lanes = "torch"
+    lanes: types.Lanes = "torch"
     skip: bool = False
     client_timeout: float | None = None
     starts: IntArray | None = None
@@ -799,7 +785,7 @@ def mean_scores(host: Host, world: int, client: IntArray, score: Score, number: 
     if not len(rows):
         return torch.zeros(number, len(client), dtype=torch.float64)
     pieces = []
-    for part in torch.split(rows, EVALUATED_ROWS):
+    for part in torch.split(rows, types.EVALUATED_ROWS):
         targets = study.shards.scaling.targets(fetched.labels(part, 0)[None], torch.tensor([world]))
         pieces.append(score(fetched.x[part], host.to_device(targets)[0]).cpu())
     each = torch.cat(pieces, dim=1)

@@ -178,8 +178,7 @@ def open_trial(location: StudyLocation, number: int) -> tuple[optuna.Trial, Froz
 
 def trial_note(trial: FrozenTrial) -> Mapping[str, Any]:
     """Returns what the search has noted about a trial, such as its run directory and the seconds of training."""
-    found: Mapping[str, Any] = trial.user_attrs.get(NOTES, {})
-    return found
+    return dict(trial.user_attrs.get(NOTES, {}))
 
 
 def make_pruner(location: StudyLocation) -> optuna.pruners.BasePruner:

@@ -10,19 +10,9 @@ import numpy as np
 from optuna import Trial
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from fedray.core import errors as wording
 from fedray.core import options as opt
-from fedray.core.errors import (
-    BadInput,
-    FedrayError,
-    format_bytes,
-    format_number,
-    format_seconds,
-    name_score,
-    quote_value,
-    show_line,
-    suggest_nearest,
-    warn_user,
-)
+from fedray.core.errors import BadInput, FedrayError, quote_value, suggest_nearest, warn_user
 from fedray.core.scores import BY_TIER, OOD, cut_split
 from fedray.metrics import classification, regression
 from fedray.metrics.scores import has_direction, lower_is_better, reaches_target, read_at_budget
@@ -97,16 +87,6 @@ class SweepObjective:
     axis: str = ""
     limit: float | None = None
 
-    @property
-    def needs_history(self) -> bool:
-        """Returns whether the value depends on more than the last evaluated round."""
-        return self.limit is not None
-
-    @property
-    def is_personal(self) -> bool:
-        """Returns whether the objective needs a score of every client of the run."""
-        return self.metric.startswith(f"{HELD_OUT_PREFIX}personal")
-
     def is_decided(self, row: Row) -> bool:
         """Returns whether rounds after the round of `row` can no longer change the value."""
         if self.limit is None:
@@ -180,15 +160,15 @@ def name_objective(objective: SweepObjective) -> str:
     prefix = next((p for p in REACH if objective.name.startswith(p)), "")
     inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
     words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
-    word = "bytes up and down" if inner == BYTES else name_score(SYNONYMS.get(inner, inner))
+    word = "bytes up and down" if inner == BYTES else wording.name_score(SYNONYMS.get(inner, inner))
     name = words.get(prefix, prefix.replace("_", " ")) + word
     if objective.limit is None:
         return name
     if objective.kind == "reach":
-        return f"{name} {format_number(objective.limit, objective.metric)}"
+        return f"{name} {wording.format_number(objective.limit, objective.metric)}"
     if not objective.axis.endswith(BYTES):
-        return f"{name} within {format_seconds(objective.limit)}"
-    return f"{name} within {format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
+        return f"{name} within {wording.format_seconds(objective.limit)}"
+    return f"{name} within {wording.format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"
 
 
 def name_winner(objectives: Sequence[SweepObjective]) -> str:
@@ -552,7 +532,7 @@ def _range(path: str, key: str, given: Mapping[str, Any], when: Any) -> Paramete
         else:
             IntDistribution(low, high, log=log, step=step or 1)
     except ValueError as error:
-        raise BadInput(f"{path} is no range ({show_line(error).rstrip('.')}): correct it") from None
+        raise BadInput(f"{path} is no range ({wording.show_line(error).rstrip('.')}): correct it") from None
     if step is not None and abs((high - low) / step - round((high - low) / step)) > 1e-6:
         raise BadInput(f"{path}.step = {step:g} does not lead from {low:g} to {high:g}: give one that does")
     for name, value in (("low", low), ("high", high), ("step", step)):

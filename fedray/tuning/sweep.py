@@ -109,9 +109,9 @@ class Sweep:
         trials models are evaluated every K rounds, where K is `method.models`.
         """
         found = read_scenario(self.base, space.to_overrides(self.space, chosen), explicit=False)
-        if any(objective.is_personal for objective in self.objectives):
+        if any(one.metric.startswith(f"{HELD_OUT_PREFIX}personal") for one in self.objectives):
             found = replace(found, evaluate=replace(found.evaluate, personal=True))
-        if any(objective.needs_history for objective in self.objectives):
+        if any(one.limit is not None for one in self.objectives):  # the value needs every round
             return replace(found, evaluate=replace(found.evaluate, every=1, every_seconds=None))
         if list_end_metrics(found) or found.callbacks or "every" in self.base.get("evaluate", {}):
             return found
@@ -134,7 +134,7 @@ class Sweep:
         """
         if scenario.callbacks:
             return ()
-        metrics = [objective.metric for objective in self.objectives if objective.needs_history]
+        metrics = [objective.metric for objective in self.objectives if objective.limit is not None]
         used = {key for metric in [*metrics, *list_end_metrics(scenario)] for key in space.list_keys_of_score(metric)}
         return tuple(key for key in space.INFERENCE if key not in used)
 

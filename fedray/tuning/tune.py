@@ -28,18 +28,9 @@ from fedray.storage import directory
 from fedray.storage import summary as records
 from fedray.storage.checkpoint import write_parquet
 from fedray.tuning import optuna_study
+from fedray.tuning import space as spaces
 from fedray.tuning import trial as search
-from fedray.tuning.space import (
-    BYTES,
-    Parameter,
-    check_producible,
-    format_value,
-    name_winner,
-    read_cost,
-    read_params,
-    read_space,
-    to_overrides,
-)
+from fedray.tuning.space import BYTES, Parameter, format_value, name_winner, read_params, read_space, to_overrides
 from fedray.tuning.sweep import Sweep, drop_idle_overrides, read_objectives, read_sweep, warn_of_missing_noise
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -211,7 +202,7 @@ def _describe_winner(state: search.SearchState, trial: FrozenTrial) -> dict[str,
     test = {k: v["mean"] for k, v in records.pool_metrics(rows).items() if not k.startswith("hold_out_")}
     names = [objective.name for objective in state.sweep.objectives]
     last = [world[-1] for world in search.read_histories(folder)]
-    cost = sum(read_cost(row, BYTES) for row in last) / len(last)
+    cost = sum(spaces.read_cost(row, BYTES) for row in last) / len(last)
     return {
         "number": trial.number,
         "values": dict(zip(names, trial.values, strict=True)),
@@ -311,7 +302,7 @@ def run_sweep(
     log.info("reading the data")
     study = build_study(base, own)
     tiers = [tier.name for tier in list_scored_tiers(study)]
-    check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics, tiers)
+    spaces.check_producible(sweep.objectives, study.classes, base.data.name, study.evaluation.metrics, tiers)
     if not study.classes:
         warn_of_missing_noise(sweep)
     limit, points = search.count_planned_trials(sweep, trials)

@@ -39,5 +39,5 @@ def with_short_report(patch: pytest.MonkeyPatch) -> None:
     """Leaves the first picture of a run's report."""
     from fedray.report import page
 
-    title, pictures = page.SECTIONS[0]
-    patch.setattr(page, "SECTIONS", ((title, pictures[:1]),))
+    title, pictures = next(iter(page.SECTIONS.items()))
+    patch.setattr(page, "SECTIONS", {title: dict([*pictures.items()][:1])})

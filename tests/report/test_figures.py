@@ -20,7 +20,7 @@ from fedray.report import clients, curves, pictures
 from fedray.report.page import SECTIONS
 from fedray.report.read import ReadRun, read_run
 
-DRAWS = [draw for _, draws in SECTIONS for draw, _ in draws]
+DRAWS = [draw for draws in SECTIONS.values() for draw in draws]
 OF_CLASSES = {clients.figure_calibration, clients.figure_confusion, clients.figure_loss_plane}
 OF_CLASSES |= {clients.figure_disagreement, clients.figure_data, clients.figure_classes, clients.figure_weights}
 OF_NUMBERS = {clients.figure_predictive, clients.figure_pit, clients.figure_coverage}
@@ -193,7 +193,7 @@ def test_clients_whose_drift_is_beyond_the_threshold_are_named(
 
 @pytest.mark.drawn
 def test_the_page_of_a_run_with_sets_shows_what_its_clients_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    sections = [("The clients", ((clients.figure_conformal, "a note"),))]
+    sections = {"The clients": {clients.figure_conformal: "a note"}}
     monkeypatch.setattr("fedray.report.page.SECTIONS", sections)  # the others take their time
     keys = {"data": {"hold_out": 0.25}, "predict": {"conformal": {"alpha": 0.2}}, "evaluate": {"clients": "all"}}
     run = fedray.run(scenario(keys, {"rounds": 1}))

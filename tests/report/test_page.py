@@ -134,8 +134,8 @@ def test_text_of_the_user_is_escaped_and_empty_numbers_are_gaps(
         table = table.set_column(place, name, pa.nulls(len(table), table[name].type))
     pq.write_table(table.append_column("crps", pa.nulls(len(table))), part)
     names = [f"figure_{name}" for name in ("rounds", "scores", "confusion", "classes", "data")]
-    draws = [(draw, note) for _, each in SECTIONS for draw, note in each if draw.__name__ in names]
-    monkeypatch.setattr("fedray.report.page.SECTIONS", (("Some", draws),))
+    draws = {draw: note for each in SECTIONS.values() for draw, note in each.items() if draw.__name__ in names}
+    monkeypatch.setattr("fedray.report.page.SECTIONS", {"Some": draws})
     summary = json.loads((run / "summary.json").read_text())
     summary["metrics"]["nll"] = {"mean": None, "sd": None, "n": 5}
     (run / "summary.json").write_text(json.dumps(summary))
@@ -153,7 +153,7 @@ def test_large_runs_stay_light(tmp_path: Path) -> None:
 
 def test_a_small_run_is_drawn(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "small", models=1, rounds=1, clients=1, classes=2))
-    assert sum(draw(run) is not None for _, draws in SECTIONS for draw, _ in draws) >= 8
+    assert sum(draw(run) is not None for draws in SECTIONS.values() for draw in draws) >= 8
 
 
 @pytest.mark.parametrize(("name", "content"), [

@@ -13,18 +13,10 @@ import numpy as np
 from fedray.core.errors import BadInput, show_line
 from fedray.core.options import ReadOptions
 from fedray.data.files import Spool
+from fedray.data.forms import tables
 from fedray.data.forms.arrays import as_inputs, list_classes
 from fedray.data.forms.pictures import stack_pictures
 from fedray.data.forms.rows import RawRows, make_dataset, refuse_idle, tokenize
-from fedray.data.forms.tables import (
-    OPTIONS,
-    TEXT_OPTIONS,
-    as_frame,
-    build_table,
-    keep_columns,
-    number_groups,
-    require_columns,
-)
 from fedray.data.types import Array, Dataset
 from fedray.files.layout import find_part
 from fedray.files.plain import expand_user_path
@@ -79,26 +71,26 @@ def read_hugging_face(thing: Any, reading: ReadOptions, split: str | None = None
     need = [*([target] if isinstance(target, str) else target), *columns, *([reading.group] if reading.group else [])]
     for key, part in (("data", train), ("data.test", test)):
         if part is not None:
-            require_columns(part.column_names, need, key, of=f"data {name}")
+            tables.require_columns(part.column_names, need, key, of=f"data {name}")
     if (len(columns) == 1 and columns[0] not in list(frame)) or reading.tokenizer is not None:
-        refuse_idle(reading, TEXT_OPTIONS - {"exclude"} | {"size"}, "a column of pictures, lists or text")
+        refuse_idle(reading, tables.TEXT_OPTIONS - {"exclude"} | {"size"}, "a column of pictures, lists or text")
         column = columns[0]
         splits = [part for part in (train, test) if part is not None]
         inputs, said = _read_inputs(splits, column, reading)
         parts = []
         for part, x in zip(splits, inputs, strict=True):
             table = frame if part is train else _scalar_frame(part, name)
-            group = number_groups(table[reading.group], frame[reading.group]) if reading.group else None
-            kept = keep_columns(frame, [column]) if part is train else {}
+            group = tables.number_groups(table[reading.group], frame[reading.group]) if reading.group else None
+            kept = tables.keep_columns(frame, [column]) if part is train else {}
             parts.append(RawRows(x, _read_target(part, table, target), group, kept, _class_names(part, target)))
         return make_dataset(name, parts[0], parts[1] if len(parts) > 1 else None, reading, (*remarks, *said))
-    refuse_idle(reading, OPTIONS, "columns of numbers")
+    refuse_idle(reading, tables.OPTIONS, "columns of numbers")
     reading = reading._replace(target=target, input=columns or None)
     other, names = None if test is None else _scalar_frame(test, name), _class_names(train, target)
     if names and test is not None and (found := _class_names(test, target)) not in ((), names):
         told = " and ".join(", ".join(each)[:100] for each in (names, found))
         raise BadInput(f"data: the training and test rows have the classes {told}: give both the same (cast_column)")
-    data = build_table(frame, other, reading, name, names=names)
+    data = tables.build_table(frame, other, reading, name, names=names)
     return data._replace(remarks=(*remarks, *data.remarks))
 
 
@@ -183,7 +175,7 @@ def _class_names(dataset: Any, target: Any) -> tuple[str, ...]:
 def _scalar_frame(dataset: Any, name: str) -> Any:
     """Returns the columns of numbers, text and classes as a table."""
     scalar = [c for c, feature in dataset.features.items() if _kind_of(feature) in ("number", "text", "classes")]
-    frame = as_frame(dataset.select_columns(scalar).with_format("arrow")[:])
+    frame = tables.as_frame(dataset.select_columns(scalar).with_format("arrow")[:])
     frame.attrs["file"] = f"data {name}"
     return frame
 

@@ -27,17 +27,8 @@ from fedray.core.method import JobRows
 from fedray.core.types import SizedPlan, State, Stats
 from fedray.own_code.user_code import import_modules
 from fedray.runtime import environment, placement
-from fedray.runtime.exchange import (
-    Chunk,
-    ModelRows,
-    PieceKey,
-    Queue,
-    TrainReply,
-    TrainRequest,
-    exchange,
-    pack_state,
-    unpack_state,
-)
+from fedray.runtime import exchange as messages
+from fedray.runtime.exchange import ModelRows, PieceKey, Queue, TrainReply, TrainRequest, exchange, unpack_state
 from fedray.runtime.ray import cluster
 from fedray.runtime.session import answer_pieces, worker_facts
 from fedray.runtime.stacking import make_worker
@@ -82,12 +73,12 @@ class Calls:
         self, actors: list[Any], recover: Callable[[int], None], t: int, jobs: SizedPlan, state: State
     ) -> None:
         self.actors, self.recover, self.t, self.jobs = actors, recover, t, jobs
-        self._number, packed = next(NUMBERS), pack_state(state)
+        self._number, packed = next(NUMBERS), messages.pack_state(state)
         self._state = packed if packed.models.nbytes < CALL_BYTES else ray.put(packed)
         self._pending: dict[Any, int] = {}  # awaited reply -> index of the actor
         self._deaths: Counter[int] = Counter()
 
-    def post(self, a: int, chunk: Chunk | None, kept: int, sends: bool) -> None:
+    def post(self, a: int, chunk: messages.Chunk | None, kept: int, sends: bool) -> None:
         """Sends a task to an actor."""
         jobs = None if chunk is None else self.jobs.take(chunk.places)
         request = TrainRequest(self._number, self.t, jobs, kept, sends)
