@@ -1,7 +1,5 @@
 """Fixtures of all tests; the top-level conftest.py has set up the process before torch computes anything."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ type of CPU and one version of torch, so they are compared between two commits o
     python tests/hashes.py > before.txt; git switch other; python tests/hashes.py | diff before.txt -
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The Python API: a user's own objects and names in their place, predictions, public names."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from functools import partial

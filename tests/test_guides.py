@@ -1,7 +1,5 @@
 """The tutorials and the pages of recipes cannot lie: their cells and blocks run, and what they type is there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -3,8 +3,6 @@
 One of each kind; all of them: `python tools/long_checks.py hostile`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The shape of the code: layers without circles, one place for each concern, a quick command line."""
 
-from __future__ import annotations
-
 import ast
 import re
 import resource

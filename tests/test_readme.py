@@ -1,7 +1,5 @@
 """Blocks of the README and of the site's first page run as they stand; files that the design page names are there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a release says of itself in several files is said alike."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

@@ -3,8 +3,6 @@
 They may not take all memory, leave their folder, or run code.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import pickle

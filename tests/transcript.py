@@ -8,8 +8,6 @@ Digests hold for one machine, and are compared between two commits:
     python tests/transcript.py > before.txt; git switch other; python tests/transcript.py | diff before.txt -
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What is improbable is said in one line before a run, and only where that is sure."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Augmentations of scenarios and of Python objects: where they act, what they equal, and what a run keeps of them."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

@@ -1,7 +1,5 @@
 """A user's functions: what they take, how they are registered and named, and where they act."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

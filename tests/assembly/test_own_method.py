@@ -1,7 +1,5 @@
 """A method of one's own: its functions, its parts, and the keys beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Studies: worlds, files, memory, devices, and what clients tell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

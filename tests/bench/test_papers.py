@@ -1,7 +1,5 @@
 """`bench/papers.sh`: each of its commands is one that `fedray table` takes, and no file of the papers is left out."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """The benchmark compares like with like: fedray and the plain loop arrive at the same weights from the same batches."""
 
-from __future__ import annotations
-
 from pkgutil import resolve_name
 
 import more_rows

@@ -1,7 +1,5 @@
 """Tests of the command line read what it says line by line, so that no phase is said on a busy machine."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The command line does what its help says, from a scenario to files that others can read."""
 
-from __future__ import annotations
-
 import io
 import json
 from contextlib import redirect_stderr, redirect_stdout

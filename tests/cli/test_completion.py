@@ -1,7 +1,5 @@
 """Tab in the shell: commands, options, the files that come with fedray, and paths."""
 
-from __future__ import annotations
-
 import pytest
 from click.shell_completion import ShellComplete
 

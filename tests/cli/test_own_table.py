@@ -1,7 +1,5 @@
 """A table as people have it, from one command to a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

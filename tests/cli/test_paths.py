@@ -1,7 +1,5 @@
 """Paths are expanded once, at the door, and can be written to before anything is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Where a command writes: a second run of one file gets a directory of its own, and what is taken is said at once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

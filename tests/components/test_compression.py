@@ -1,7 +1,5 @@
 """Compression of uploads: exactly the k largest, as many bytes as were promised, and nothing lost for good."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """FedDyn and SCAFFOLD on quadratics: corrections that remove client drift."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a server makes of a round's networks: distillation, Fisher and mixtures."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

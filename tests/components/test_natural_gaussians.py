@@ -1,7 +1,5 @@
 """Gaussians with factors and mean fields in local training, on losses whose posterior is known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Samples of posteriors: corrections by their covariance, cyclical SGHMC, and particles."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

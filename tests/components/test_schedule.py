@@ -1,7 +1,5 @@
 """Who trains what: every row meets every model once an age, nothing is remembered, tiers get what was promised."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from collections import Counter

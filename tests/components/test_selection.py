@@ -1,7 +1,5 @@
 """Who takes part: rules of selection, what they remember, and rules of one's own."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Servers: robust centers, optimizers, formulas of papers, and what is the same for all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

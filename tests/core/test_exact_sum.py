@@ -1,7 +1,5 @@
 """Sums over uploads are exact: no order, grouping or packing of the rows can be seen in a bit of the result."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from typing import Any

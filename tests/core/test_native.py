@@ -1,7 +1,5 @@
 """The library of compiled kernels: its sums have the bits of torch, and a library that does not fit says why."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

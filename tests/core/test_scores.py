@@ -1,7 +1,5 @@
 """Names, units and roundings of numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every test has its own cache."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What is said of a user's data is true, and doing it helps: each test is named after what was false."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """Data sets: small files in the original formats, toys, unions, and what is said of missing or damaged files."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

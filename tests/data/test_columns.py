@@ -1,7 +1,5 @@
 """Rows and tables that are wrong in a quiet way: each test is named after what was false."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Flower's partitioners through the adapter give exactly their own index lists."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One set of rows in every form that people have: wherever the rows are the same, the models are the same."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

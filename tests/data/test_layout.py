@@ -1,7 +1,5 @@
 """Parts, clients and classes by the names of folders, files, splits and keys, at both doors; nothing vanishes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock

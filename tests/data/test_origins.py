@@ -1,7 +1,5 @@
 """Inputs far from 0 keep what tells them apart, in every form; where float32 holds them, nothing changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

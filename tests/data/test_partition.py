@@ -1,7 +1,5 @@
 """Partitions: every row is in exactly one client, and what each partition promises holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

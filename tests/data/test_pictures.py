@@ -1,7 +1,5 @@
 """Pictures have the numbers of their files, whatever they are of and whatever comes first, or are refused."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shards: a client's rows are its own, whoever holds them."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

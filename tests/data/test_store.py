@@ -1,7 +1,5 @@
 """The store: what is read back is what was written, by any number of processes, whatever happens on the way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Figures that pages quote are those of the notebook of results, `docs/results/`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nothing is left out of the reference: every key, option, method, metric and public name has its entry."""
 
-from __future__ import annotations
-
 import doctest
 import re
 from dataclasses import fields

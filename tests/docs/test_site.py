@@ -1,7 +1,5 @@
 """The site: every page can be reached, every link leads somewhere, its gallery is made by commands, and it builds."""
 
-from __future__ import annotations
-
 import os
 import re
 import resource

@@ -1,7 +1,5 @@
 """Who answers with which weights (of models, of tiers, by a rule): every score is that of what `Run.predict` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

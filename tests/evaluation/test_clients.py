@@ -1,7 +1,5 @@
 """Known clients are scored one by one, by what they answer, in every evaluated round."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Conformal sets of whole runs: the promised coverage for every kind of method, and nothing that is trained again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

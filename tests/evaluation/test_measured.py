@@ -1,7 +1,5 @@
 """Scores and residuals on the rows that models were trained on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Unknown inputs and clients whose data moved are told apart, and nothing else depends on what is said of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`fedray check` refuses what `fedray run` cannot do, and says what a run would do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`fedray.compare`: paired differences over the seeds that runs share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

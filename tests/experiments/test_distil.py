@@ -1,7 +1,5 @@
 """One network that learns what a run says: where it starts, what it comes near, and what it can do alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

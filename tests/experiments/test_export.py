@@ -1,7 +1,5 @@
 """Exported models, asked with nothing but torch and `models.json`, say what the run says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

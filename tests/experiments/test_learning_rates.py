@@ -1,7 +1,5 @@
 """The learning rate is chosen inside the training part: the candidates are lanes, the test rows are never read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a person watches: phases and lines without a terminal, a live table where there is one, and the time left."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Every partition has its picture: by `fedray check --plot`, and in docs/reference/partitions.md with its command."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

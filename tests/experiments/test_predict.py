@@ -1,7 +1,5 @@
 """What `Run.predict` takes: arrays as the data set has them, and tables whose columns have names."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """A run as an object, in the words that Ray's and pandas' users know."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 CPUs and GPUs are counted by a fake.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A table: its cells end with it and fail alone, its text says what they were trained on, and LaTeX can read it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A scenario in Ray Tune: what its trials report, how they go on, and that schedulers end them."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

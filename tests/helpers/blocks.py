@@ -1,7 +1,5 @@
 """Networks and blocks of lanes, small enough to train in every way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

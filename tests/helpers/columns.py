@@ -1,7 +1,5 @@
 """Columns that a table has and the catalogue has not, and the catalogue as the documentation prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Realistic run directories, written without training anything."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Models that fail on one client."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

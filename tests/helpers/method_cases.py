@@ -1,7 +1,5 @@
 """A small scenario of every method, with most of what methods can be combined with."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Modules of the tests: one model as a plain module, to compare with what fedray computes, and a network as a class."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Scenarios of the Ray tests, and their runs; images of 6 x 6 pixels, made here, travel to the actors as an object."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

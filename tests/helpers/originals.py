@@ -1,7 +1,5 @@
 """Small files in the formats of the original data sets."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Names that a user's module registers, forgotten again, as in a new process."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

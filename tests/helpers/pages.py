@@ -1,7 +1,5 @@
 """Pages of the documentation as their readers use them: blocks that run one after another, and notebooks."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -4,8 +4,6 @@ A loop takes from fedray the first models, the participants, the order of the ro
 else. Models are float64, so that a loop and fedray agree but for weights of rows, which are float32.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tests on the real data sets are skipped where the files of a set are not on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 And what a page may run: one script, whose digest its policy names, and which no name of a user can be part of.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

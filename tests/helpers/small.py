@@ -1,7 +1,5 @@
 """A scenario small enough to run dozens of times, and what several tests do with its runs."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """Small data sets: pictures of three classes, and numbers that training reads as they are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A small stack: four clients, three blobs, two bases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

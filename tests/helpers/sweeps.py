@@ -1,7 +1,5 @@
 """Small sweeps for the tests: seconds of work, real training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What clients send, and what a server makes of it, without any training."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

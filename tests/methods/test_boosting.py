@@ -1,7 +1,5 @@
 """Boosting: one client's AdaBoost.F is scikit-learn's, and many clients' is the paper's algorithm."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

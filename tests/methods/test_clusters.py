@@ -1,7 +1,5 @@
 """Clusters of clients: IFCA and FedEM find what is there, and count what they send."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

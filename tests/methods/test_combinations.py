@@ -1,7 +1,5 @@
 """What goes together, as specifications, the page on combinations and the README say it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -4,8 +4,6 @@ Several models where the method has them, a schedule, half of the clients a roun
 replicates, and scores of the known clients.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

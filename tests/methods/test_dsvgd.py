@@ -1,7 +1,5 @@
 """DSVGD: the first visit is SVGD, the factors multiply to the posterior, and what stays with the clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PVI, IVON-ADMM and pFedBayes as runs: what is conserved, where they end, what stays and what is sent."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

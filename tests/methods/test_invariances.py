@@ -1,7 +1,5 @@
 """What changes no bit of a training, and what a run answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

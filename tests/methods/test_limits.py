@@ -1,7 +1,5 @@
 """Where a method is another one: two scenarios with the same models, and a change that parts them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Methods against loops of plain torch from their formulas, three rounds of two replicates (`helpers/plain.py`)."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Mapping
 from functools import partial

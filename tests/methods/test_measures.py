@@ -1,7 +1,5 @@
 """What clients measure beside their training, curvature, and the methods that use it on quadratic losses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Several architectures, in FedDF and in methods of one's own: who trains what, and who learns from whom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

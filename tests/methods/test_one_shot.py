@@ -1,7 +1,5 @@
 """FENS and beta-Predictive Bayes: networks that are trained alone, and what puts their answers together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

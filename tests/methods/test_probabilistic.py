@@ -1,7 +1,5 @@
 """FedAG, FedBE and their references: what the theory says of them, and scores against numerical integration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Walks without a server: where models go, what they carry, what failures do to them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SHEFL: its limits are FedAvg and Fed-ensemble, its groups weigh the same, its bytes and seconds add up."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """HeteroFL, FedRolex, Split-Mix and DepthFL: what a device trains, sends and answers with."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

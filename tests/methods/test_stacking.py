@@ -1,7 +1,5 @@
 """Parallel-ensemble stacking: no row's features come from a model that has seen it; what a meta model learns from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ training `C = s^2 Theta`, so that `k = s^2 (Theta(x, x') - Theta(x, X) Theta^-1 
 of the statistics' own laws: a right program fails one of them once in a million runs.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

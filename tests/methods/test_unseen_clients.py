@@ -1,7 +1,5 @@
 """Clients that never train (`data.test_clients`): nothing of them reaches a model, and scores are over their rows."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores of classifications against scikit-learn and scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Conformal sets: scores, quantiles of several clients, and the coverage that they promise."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import pairwise

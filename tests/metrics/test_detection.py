@@ -1,7 +1,5 @@
 """Inputs of another kind and clients that drift: only ranks and z-scores count."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How an ensemble answers: limits of gamma, K = 1, and invariance to the order of the models."""
 
-from __future__ import annotations
-
 from typing import Any, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Paired differences: against scipy's t test, and what a pair is."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

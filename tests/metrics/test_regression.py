@@ -1,7 +1,5 @@
 """Scores of regressions against scikit-learn, scipy, and integrals done by number."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

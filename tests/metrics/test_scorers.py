@@ -1,7 +1,5 @@
 """Scores of scikit-learn by name are scikit-learn's own numbers: of the ensemble, each member, each client and tier."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

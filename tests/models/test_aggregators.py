@@ -1,7 +1,5 @@
 """Aggregators: what they are where clients are alike, and what they do not depend on."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

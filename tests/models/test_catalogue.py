@@ -1,7 +1,5 @@
 """Networks: what every one of the catalogue does, what users add, and where they begin."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Dropout of the small CNN, and answers in which it stays on: what is dropped belongs to the row and the model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks with early exits: where they are cut, and what they answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

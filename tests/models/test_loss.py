@@ -1,7 +1,5 @@
 """Losses: torch's own where torch has them, the same bits with and without lanes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

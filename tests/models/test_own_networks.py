@@ -1,7 +1,5 @@
 """Networks of one's own in a run; what does not fit the data stands in `tests/wording/networks.txt`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

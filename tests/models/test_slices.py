@@ -1,7 +1,5 @@
 """Slices of a network: how many channels they keep, where their numbers lie, and what they cost."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Trees as numbers: they say exactly what scikit-learn's trees say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Networks of Gaussians and of samples: they begin and answer as the network that they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

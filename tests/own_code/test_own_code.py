@@ -1,7 +1,5 @@
 """A user's code: its contract, its files, its values, and the options that it reads."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A command ends with one line and its status wherever a signal arrives, and loses nothing where it ends quickly."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -3,8 +3,6 @@
 `pip install playwright`, and a Chromium of the system; `python -m pytest -m slow tests/report/test_browser.py`.
 """
 
-from __future__ import annotations
-
 import csv
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Comparisons of runs: pairs of seeds at one budget, and nothing is called better than it is known to be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

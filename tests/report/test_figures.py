@@ -1,7 +1,5 @@
 """Each picture of a run shows the numbers that were measured, names those that matter, and is left out without any."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report is one file that stands alone, says what the run directory says, and leaves out what is absent."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

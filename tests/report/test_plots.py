@@ -1,7 +1,5 @@
 """Pictures one by one: those of the report, in colours that need no page, for the names that people say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

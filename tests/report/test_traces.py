@@ -1,7 +1,5 @@
 """The page's script gets the numbers that a figure shows, whichever way it draws them."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

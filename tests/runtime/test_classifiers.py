@@ -1,7 +1,5 @@
 """Bases of a stack that are no networks: every client fits a classifier, and what leaves a fold out is their vote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

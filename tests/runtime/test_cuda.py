@@ -1,7 +1,5 @@
 """Whole runs on a GPU, where there is one: every method computes what it computes on the CPU."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A process computes alike wherever it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

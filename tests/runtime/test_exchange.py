@@ -1,7 +1,5 @@
 """Who trains what, in which order, and who dies meanwhile changes no bit; and what is sent is what jobs need."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from types import SimpleNamespace

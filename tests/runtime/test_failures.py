@@ -1,7 +1,5 @@
 """A client that raises, diverges or hangs: named, or left out as if it had never taken part, bit for bit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

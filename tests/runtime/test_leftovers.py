@@ -1,7 +1,5 @@
 """What killed runs leave is found and removed; what belongs to a living process, or to somebody else, never is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

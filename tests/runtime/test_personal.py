@@ -1,7 +1,5 @@
 """Ditto, LG-FedAvg and private state: who answers with what, and what never leaves a client."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

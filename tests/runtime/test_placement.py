@@ -1,7 +1,5 @@
 """How many actors the tiers get of a cluster, also where others use it too or nodes have yet to come."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 

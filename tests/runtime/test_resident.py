@@ -1,7 +1,5 @@
 """The clients' rows on a GPU (here on `meta`): copied once, kept while used, left in memory where they are too many."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from types import SimpleNamespace

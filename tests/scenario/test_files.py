@@ -1,7 +1,5 @@
 """Every scenario file that is shipped says where it is from, resolves and survives YAML; three train a round."""
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from pathlib import Path

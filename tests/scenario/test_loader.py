@@ -1,7 +1,5 @@
 """Scenarios: what is read, what is refused and how, and the round trip through YAML."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

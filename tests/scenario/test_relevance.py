@@ -1,7 +1,5 @@
 """Keys that cannot act, settings in which a method is another one, and what a scenario keeps."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import fields

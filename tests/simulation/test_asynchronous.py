@@ -1,7 +1,5 @@
 """Training without rounds: limits in which it is training in rounds, and bits that depend on the scenario alone."""
 
-from __future__ import annotations
-
 import gc
 import heapq
 import tracemalloc

@@ -1,7 +1,5 @@
 """Virtual time and who counts in a round: pure functions of plan, devices and seed; and the devices' traces."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The round loop asks the phase for whatever differs between methods; what rounds, servers and answers cost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs that end early, keep their best round, call the user's functions and score with their metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The run `before/plain` stopped after round 2 of 4. The run `before/stack` stoppe
 was trained; its clients hold residuals of error feedback. The sweep `before/sweep` stopped after three trials.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every column that is written is in the catalogue, with its type and unit; and parts are read at little cost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A checkpoint is there or it is not: a crash, a full disk or damage never costs the one before it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

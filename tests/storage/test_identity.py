@@ -1,7 +1,5 @@
 """A run directory says what it trained, and nothing else goes on, answers or is reported in its place."""
 
-from __future__ import annotations
-
 import importlib
 import linecache
 import sys

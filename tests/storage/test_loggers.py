@@ -1,7 +1,5 @@
 """Loggers are one function type; a missing package is one line that says how to get it."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run directory that is moved or deleted while it is written: one line, and nothing begins again at its old place."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """A run directory names the modules whose names it uses; what is missing when it goes on is one line."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import linecache

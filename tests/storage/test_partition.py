@@ -1,7 +1,5 @@
 """The partition of a run is a file that is read back with the same bits, and refused for another data set."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The compiled kernels under the address and undefined-behavior sanitizers of the system's compiler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Which engine trains a network: one is taken only where it computes what the loop does, whoever shares a block."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import ExitStack

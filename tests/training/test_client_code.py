@@ -1,7 +1,5 @@
 """Code in local training: what is the same as data gives the same numbers; what losses of all models see and cost."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Callable

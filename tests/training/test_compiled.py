@@ -1,7 +1,5 @@
 """What only the compiled kernels have: batches that they read, still lanes, answers, students, their bounds."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Sequence

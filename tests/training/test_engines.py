@@ -1,7 +1,5 @@
 """Every engine computes what the plain loop computes, and a lane cannot see its neighbours: one matrix of engines."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import get_args

@@ -1,7 +1,5 @@
 """How a network is written does not matter, but what its forward computes; what is not known is not taken."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

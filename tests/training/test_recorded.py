@@ -1,7 +1,5 @@
 """Steps that are recorded on a GPU: which may be, and that a replayed step is the step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

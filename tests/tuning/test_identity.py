@@ -1,7 +1,5 @@
 """A sweep answers trials from its cache only with what was trained on the same data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

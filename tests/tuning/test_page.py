@@ -1,7 +1,5 @@
 """A sweep's page shows every trial, or says how many it leaves out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a sweep says of its trials: which is the best, by which bytes, and what mattered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

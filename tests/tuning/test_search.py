@@ -1,7 +1,5 @@
 """Sweeps that run: what is shared, what is stopped, what is left behind, and what a resumed sweep is."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A study's storage that is damaged, locked or lost is one line that names it, and never blames something else."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweep files: what is right means what it says; what is wrong stands in `tests/wording/sweep.txt`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A sweep from Python, in the words that Ray Tune's users know."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

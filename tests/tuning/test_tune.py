@@ -1,7 +1,5 @@
 """`fedray tune` as a user types it: the quick sweep, a kill in the middle, bad input, and trials as Ray tasks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Processes that train trials end with the one that began them, and need nothing of its script."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

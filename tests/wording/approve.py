@@ -6,8 +6,6 @@ status if that is not 2. Answers are indented by four. `{file}` is the path that
 and in answers; `home` is an empty folder, and the working directory. `git diff` shows what has changed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

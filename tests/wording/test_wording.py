@@ -1,7 +1,5 @@
 """What fedray says is what was approved: one line each; `python tests/wording/approve.py` writes what it says now."""
 
-from __future__ import annotations
-
 from difflib import unified_diff
 from itertools import pairwise
 from pathlib import Path

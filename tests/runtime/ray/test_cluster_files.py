@@ -1,7 +1,5 @@
 """The cluster files fit the Ray that is installed, and what `docs/cluster.md` types is there."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

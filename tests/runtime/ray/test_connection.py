@@ -1,7 +1,5 @@
 """What goes wrong with Ray, whose answers are made up here: starts that fail, clusters that are gone, deaths."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

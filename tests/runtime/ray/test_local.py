@@ -1,7 +1,5 @@
 """A real local Ray gives the bits of the inline runtime, whatever the packing and whoever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

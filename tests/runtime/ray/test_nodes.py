@@ -1,7 +1,5 @@
 """Seats on two nodes of two CPUs each, of Ray's own: all or none, waited for where they are taken, and found again."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
