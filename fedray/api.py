@@ -170,10 +170,14 @@ def _read_arguments(
         dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules, file=keys)
     by_client, key = own.data is not None and own.data.train.group is not None, "data.partition"
-    how = dotted.get(key, {})
-    named = key in keys or not isinstance(how, Mapping) or "name" in how or "file" in how
-    if by_client and own.partition is None and not named and not {f"{key}.name", f"{key}.file"} & {*keys, *dotted}:
-        dotted[key] = {**how, "name": "natural"}
+    options = {name.removeprefix(f"{key}."): value for name, value in keys.items() if name.startswith(f"{key}.")}
+    if isinstance(how := dotted.get(key, keys.get(key, {})), Mapping):
+        options |= how
+    named = (
+        not isinstance(how, Mapping) or {"name", "file"} & options.keys() or {f"{key}.name", f"{key}.file"} & {*dotted}
+    )
+    if by_client and own.partition is None and not named:
+        dotted[key] = {**options, "name": "natural"}
     mine = [path[0] for path, kind in NAMED.items() if len(path) == 1 and kind.given in own.named()]
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 

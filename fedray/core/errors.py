@@ -92,6 +92,13 @@ class Diverged(FedrayError):
     """Raised if a client's training ended with parameters that are NaN, infinite or too large to be added exactly."""
 
 
+class Enough(FedrayError):
+    """Raised by the function `watch` of `run_session` to stop the run after the round of the newest snapshot.
+
+    The run is saved and can be resumed. It has no summary.
+    """
+
+
 class Overflow(FedrayError):
     """Raised if rows of numbers cannot be added exactly: they hold NaN, infinity, or values of magnitude 2**28 or more.
 

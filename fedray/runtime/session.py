@@ -152,13 +152,6 @@ Snapshot = dict[str, Any]  # round, rounds, metrics, up_bytes, sim_seconds, wall
 Watch = Callable[[Snapshot], None]
 
 
-class Enough(errors.FedrayError):
-    """Raised by the function `watch` of `run_session` to stop the run after the round of the newest snapshot.
-
-    The run is saved and can be resumed. It has no summary.
-    """
-
-
 def run_session(
     study: Study,
     runtime: Runtime,
@@ -227,7 +220,7 @@ def run_session(
                 summary = _summarize(study, runtime, progress, out, pictures=measure is make_evaluator)
                 scores = sum(seconds) + time.perf_counter() - scoring
                 break
-            except Enough:
+            except errors.Enough:
                 recorder.checkpoint(progress)
                 raise
             except errors.Lost:  # a worker is gone, and so are the private vectors of its clients

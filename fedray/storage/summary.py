@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedray.core import sums
-from fedray.core.errors import BadInput, Damaged, FedrayError, FedrayWarning, show_line, warn_user
+from fedray.core.errors import BadInput, Damaged, Enough, FedrayError, FedrayWarning, show_line, warn_user
 from fedray.core.types import BoolArray, Lanes, State
 from fedray.data.deal import FILE_NAME, MOST_ROWS, pack_partition
 from fedray.data.shards import StoredShards
@@ -316,8 +316,8 @@ def read_drift(out: Path) -> pa.Table:
 # ---------------------------------------------------------------------------------------------------------------------
 # Run loggers, which send the metrics of each evaluated round to a different tool. By default there are none.
 #
-# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made. At the end of the
-# run the tool is told how the run ended.
+# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made. The tool is told how
+# the run ended, unless a signal ended the process.
 
 Logger = Callable[[int, Mapping[str, float]], None]
 
@@ -330,13 +330,14 @@ def tensorboard(dir: str | Path) -> Iterator[Logger]:
         dir: The folder of the event files, for `tensorboard --logdir`.
     """
     _import_tool("tensorboard", "tensorboard")
-    with _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir)) as writer:
+    writer = _import_tool("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(dir))
 
-        def log(round: int, metrics: Mapping[str, float]) -> None:
-            for name, value in _finite_numbers(metrics).items():
-                writer.add_scalar(name, value, round)
-            writer.flush()  # so that nothing is lost if the run is killed
+    def log(round: int, metrics: Mapping[str, float]) -> None:
+        for name, value in _finite_numbers(metrics).items():
+            writer.add_scalar(name, value, round)
+        writer.flush()  # so that nothing is lost if the run is killed
 
+    with _tell_end(lambda _ended: writer.close()):
         yield log
 
 
@@ -352,7 +353,8 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
         name: Name of the run. None means a random name.
     """
     where = None if dir is None else str(dir)
-    with _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new") as run:
+    run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
+    with _tell_end(lambda ended: run.finish(exit_code=int(ended == "FAILED"))):
         yield lambda round, metrics: run.log(_finite_numbers(metrics), step=round)
 
 
@@ -364,7 +366,7 @@ def mlflow(uri: str, name: str | None = None) -> Iterator[Logger]:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
         name: Name of the run. None means a random name.
     """
-    client, ended = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri), "FAILED"
+    client = _import_tool("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name("fedray")
     where = client.create_experiment("fedray") if known is None else known.experiment_id
     run = client.create_run(where, run_name=name).info.run_id
@@ -373,11 +375,19 @@ def mlflow(uri: str, name: str | None = None) -> Iterator[Logger]:
         for key, value in _finite_numbers(metrics).items():
             client.log_metric(run, key, value, step=round)
 
-    try:
+    with _tell_end(lambda ended: client.set_terminated(run, ended)):
         yield log
-        ended = "FINISHED"
-    finally:
-        client.set_terminated(run, ended)
+
+
+@contextmanager
+def _tell_end(tell: Callable[[str], object]) -> Iterator[None]:
+    """Calls `tell` with FINISHED or FAILED at the end of a `with` block. A run that was stopped early has finished."""
+    try:
+        yield
+    except Exception as error:  # no GeneratorExit: a logger that has failed is not called again
+        tell("FINISHED" if isinstance(error, Enough) else "FAILED")
+        raise
+    tell("FINISHED")
 
 
 def tell_user(line: str) -> None:

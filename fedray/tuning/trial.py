@@ -28,7 +28,7 @@ from optuna.trial import TrialState
 from fedray.assembly.features import check_withheld_rows
 from fedray.assembly.registry import UserObjects, list_own_names
 from fedray.assembly.study import describe_study
-from fedray.core.errors import BadInput, FedrayError, Unwritable
+from fedray.core.errors import BadInput, Enough, FedrayError, Unwritable
 from fedray.evaluation.evaluate import make_evaluator
 from fedray.experiments.run import choose_device, reopen_study, require_one_cpu_actors, run_inline
 from fedray.files import plain
@@ -37,7 +37,7 @@ from fedray.own_code.user_code import import_modules
 from fedray.process import current_ending, say_notes
 from fedray.report.read import CONTEXT
 from fedray.runtime.environment import prepare_process, use_one_thread
-from fedray.runtime.session import Enough, Inline, Snapshot
+from fedray.runtime.session import Inline, Snapshot
 from fedray.scenario import nested
 from fedray.scenario.identity import select_result_keys
 from fedray.scenario.loader import dump_scenario, read_scenario, to_plain

@@ -76,6 +76,10 @@ def test_the_clients_of_data_that_were_read_before_were_dealt_to_others(tmp_path
         assert (run.study.clients.number, run.study.scenario["data"]["partition"]["name"]) == (2, "natural")
         assert sorted(run.study.client_names) == ["Oslo", "Rome"]
     keys: dict[str, Any] = {"data__target": "label", "data__group": "ward", "data__partition__flipped": 0.5}
+    turned = fedray.run(
+        {**SCENARIO, "data": {"partition": {"min_rows": 2}}}, data=things[0], data__partition__noisy=0.5
+    )
+    assert turned.study.scenario["data"]["partition"] == {"name": "natural", "min_rows": 2, "noisy": 0.5}
     flipped = fedray.run(SCENARIO, data=FRAME.assign(ward=["Rome", "Oslo"] * 30), **keys)
     assert flipped.study.scenario["data"]["partition"] == {"name": "natural", "flipped": 0.5}
     dealt = fedray.run({**SCENARIO, "data": {"partition": "iid"}}, data=things[0], clients__number=4)

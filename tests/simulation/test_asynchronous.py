@@ -17,13 +17,12 @@ from fedray.assembly.registry import UserObjects
 from fedray.assembly.study import build_study
 from fedray.bench.works import simulate
 from fedray.core import rng
-from fedray.core.errors import FedrayError
+from fedray.core.errors import Enough, FedrayError
 from fedray.core.method import Local, Phase, Piece
 from fedray.core.types import FloatArray, Mode
 from fedray.experiments.run import run_scenario
 from fedray.features.windows import Windows
 from fedray.runtime.exchange import group_versions
-from fedray.runtime.session import Enough
 from fedray.scenario.loader import read_scenario
 from fedray.simulation import devices as clock
 from fedray.simulation.asynchronous import Pace, Timeline

@@ -11,12 +11,11 @@ from small import copy_run, models, rows, scenario, spell_out
 from torch import Tensor
 
 import fedray
-from fedray.core.errors import BadInput, FedrayError, ScenarioWarning
+from fedray.core.errors import BadInput, Enough, FedrayError, ScenarioWarning
 from fedray.methods import Scored
 from fedray.report.compare import format_cell
 from fedray.report.page import make_cards
 from fedray.report.read import read_run
-from fedray.runtime.session import Enough
 from fedray.simulation.rounds import follow_course, is_out_of_patience
 from fedray.storage.directory import drop_newer_parts
 

@@ -11,7 +11,7 @@ import pytest
 from small import scenario
 
 import fedray
-from fedray.core.errors import BadInput, FedrayWarning
+from fedray.core.errors import BadInput, Enough, FedrayWarning
 from fedray.storage.summary import mlflow, open_loggers
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
@@ -39,17 +39,19 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
 
 def test_mlflow_makes_its_experiment_once_and_is_told_how_a_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     client, fake = MagicMock(), MagicMock()
-    client.get_experiment_by_name.side_effect = [None, SimpleNamespace(experiment_id="0")]
+    client.get_experiment_by_name.side_effect = [None, *[SimpleNamespace(experiment_id="0")] * 2]
     fake.MlflowClient.return_value = client
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     with mlflow("sqlite:///x.db") as log:
         log(7, {"accuracy": 0.5})
-    with pytest.raises(ValueError, match="wrong"), mlflow("sqlite:///x.db"):
-        raise ValueError("wrong")
+    for error in (ValueError("wrong"), Enough("a target was reached")):
+        with pytest.raises(type(error)), mlflow("sqlite:///x.db"):
+            raise error
     client.create_experiment.assert_called_once_with("fedray")
     run = client.create_run.return_value.info.run_id
     client.log_metric.assert_called_once_with(run, "accuracy", 0.5, step=7)
-    assert [call.args for call in client.set_terminated.call_args_list] == [(run, "FINISHED"), (run, "FAILED")]
+    ended = [call.args for call in client.set_terminated.call_args_list]
+    assert ended == [(run, "FINISHED"), (run, "FAILED"), (run, "FINISHED")]
 
 
 def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers(
@@ -80,7 +82,7 @@ def test_a_logger_whose_server_went_away_ended_the_run(monkeypatch: pytest.Monke
             raise ConnectionError("nobody\nanswers")
 
     fakes: dict[str, Any] = {name: ModuleType(name) for name in ("wandb", "mlflow")}
-    fakes["wandb"].init = lambda **_options: nullcontext(Run())
+    fakes["wandb"].init = lambda **_options: Run()
     for name, fake in fakes.items():  # mlflow has no client
         monkeypatch.setitem(sys.modules, name, fake)
     with pytest.warns(FedrayWarning, match="loggers: ") as said:
