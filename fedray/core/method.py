@@ -302,7 +302,7 @@ class Augmentation(NamedTuple):
 #
 # The usual job has no pieces. It starts from the received model, trains it, and sends the difference. Each piece of
 # `Phase.pieces` changes the local updates of a block before training (`begin`) and after training (`end`), in the order
-# of the tuple. Schedules, clocks, engines and runtimes read properties of all pieces, so they need not know any feature
+# of the tuple. Schedules, clocks, engines and runtimes read attributes of all pieces, so they need not know any feature
 # by name.
 
 

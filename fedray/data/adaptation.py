@@ -396,7 +396,7 @@ def adapt(
     data = read_form(thing, reading) if known is None else keep_dataset(*known, lambda: read_form(thing, reading))
     for remark in [*data.remarks, *hugging_face.remark_on_transform(thing)]:
         warn_user(remark, FedrayWarning)
-    if str(group) in data.columns:  # so that clients keep their names, whoever gets the data set
+    if group is not None and str(group) in data.columns:  # so that clients keep their names, whoever gets the data set
         return data._replace(columns={**data.columns, CLIENT_COLUMNS[0]: data.columns[str(group)]})
     return data
 

@@ -656,7 +656,7 @@ def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Arra
     if name in partition.BY_COLUMN:
         wanted = options.get("column", "domain" if name == "domain" else "")
         if wanted not in data.columns:
-            known = ", ".join(data.columns)
+            known = ", ".join(name for name in data.columns if name != partition.CLIENT_COLUMNS[0])
             remedy = f"; its columns: {known}" if known else ", which has none: choose another partition"
             if wanted in data.table:
                 remedy += " (long texts, and in large tables inputs and columns of many values, are left out)"

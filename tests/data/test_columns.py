@@ -34,9 +34,10 @@ def test_text_columns_and_truth_values_are_inputs_and_no_column_is_dropped_witho
     for data in (adapt(gaps, **roles, missing="drop"), adapt(gaps[1:], **roles, test=str(tmp_path / "t.csv"))):
         assert data.features == ("city=Oslo", "city=Rome")
     assert (len(data.train.y), len(data.test.y)) == (39, 40)
-    assert (
-        adapt(pd.DataFrame({"a": [0.5] * 41, "ill": [None, *[0, 1] * 20]}), target="ill", missing="drop").classes == 2
-    )
+    ill, days = [None, *[0, 1] * 20], [None, *range(60), *range(60), *range(60)]
+    assert adapt(pd.DataFrame({"a": [0.5] * 41, "ill": ill}), target="ill", missing="drop").classes == 2
+    with pytest.warns(FedrayWarning, match="60 different whole numbers"):
+        adapt(pd.DataFrame({"a": [0.5] * 181, "stay": days}), target="stay", missing="drop")
     for keys in ({"features": ["a"]}, {"exclude": ["city", "code", "smokes", "ticket"]}):
         assert open_dataset("table", None, options | keys).features == ("a",)
     assert open_dataset("table", None, options | {"features": ["a", "smokes"]}).input_shape == (2,)

@@ -479,7 +479,12 @@ def build_table(
         require_columns(part, [*columns.targets, *columns.inputs], of=f"client {client}")
     gaps = find_row_gaps(frame, columns, reading.missing, "data")
     if gaps.any() and not gaps.all():  # values that only these rows have are no categories
-        columns = choose_columns(frame[~gaps], reading, "classification" if columns.classes else task)
+        kept = frame[~gaps]
+        if (
+            task == "auto" and columns.classes and kept[columns.targets[0]].dtype.kind == "f"
+        ):  # gaps made floats of them
+            kept = kept.astype({columns.targets[0]: np.int64})
+        columns = choose_columns(kept, reading, task)
     train = _read_part(frame, columns, reading, "data")
     test = None if other is None else _read_part(other, columns, reading, "data.test", train)
     if test is not None and columns.classes:
