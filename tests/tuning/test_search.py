@@ -204,6 +204,15 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
     assert fedray.resume(tmp_path / "s" / trials[2]["run_directory"]).summary["rounds"] == 6
 
 
+def test_each_evaluation_is_one_decision_and_the_first_ones_may_be_skipped(tmp_path: Path) -> None:
+    for warmup, steps in ((0, [[1, 2], [1, 2], [1]]), (1, [[1, 2], [1, 2], [1, 2]])):  # the last decides nothing
+        keys: dict[str, Any] = {"sampler": "grid", "trials": None, "overrides": {"evaluate": {"every": 3}}}
+        pruner = {"name": "median", "startup": 1, "warmup": warmup}
+        found = sweep({"local.lr": [0.3, 0.2, 1e-4]}, pruner=pruner, **keys)
+        run(found, tmp_path / str(warmup), report=False)
+        assert [sorted(trial.intermediate_values) for trial in opened(tmp_path / str(warmup)).trials] == steps
+
+
 def test_a_pruned_training_goes_on_for_another_gamma_with_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
