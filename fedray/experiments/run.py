@@ -357,7 +357,7 @@ def run_scenario(
                 own, study = choose_learning_rates(scenario, out, own, lambda _: forget()), None
             with explain_run(scenario, out, own) as shield:
                 watch = shield(warn_of_failures(watch) if scenario.on_client_error == "skip" else watch)
-                watch = session.log_snapshots(watch, lambda _round, _metrics: forget())
+                watch = session.log_snapshots(watch, lambda _round, _metrics: forget()) if replaces else watch
                 if chosen.name == "inline":
                     summary = run_inline(scenario, out, own, watch, study=study)
                 else:
@@ -483,7 +483,7 @@ def run_inline(
     runtimes = open_runtime(scenario, own, study, actors, name=f"trial {out.name}", device=device)
     with runtimes as (runtime, facts), records.open_loggers(scenario.loggers, out) as send:
         session.warn_if_dependent(facts)
-        watch = session.log_snapshots(watch, send)
+        watch = session.log_snapshots(watch, send) if scenario.loggers else watch
         digests = describe_study(scenario, own, study) | session.describe_lanes(study, facts)
         return session.run_session(study, runtime, out, watch, facts=facts, digests=digests, measure=measure)
 
