@@ -170,14 +170,13 @@ def _read_arguments(
         dotted = {unseen: keys[unseen], **dotted}  # reading the data needs this key, too
     own = take_objects(given, dotted, modules, file=keys)
     by_client, key = own.data is not None and own.data.train.group is not None, "data.partition"
-    options = {name.removeprefix(f"{key}."): value for name, value in keys.items() if name.startswith(f"{key}.")}
-    if isinstance(how := dotted.get(key, keys.get(key, {})), Mapping):
-        options |= how
-    named = (
-        not isinstance(how, Mapping) or {"name", "file"} & options.keys() or {f"{key}.name", f"{key}.file"} & {*dotted}
-    )
+    flat = {**keys, **dotted}
+    how = flat.get(key, {})  # a name, or options as a mapping
+    options = {name.removeprefix(f"{key}."): value for name, value in flat.items() if name.startswith(f"{key}.")}
+    named = not isinstance(how, Mapping) or {"name", "file"} & {*how, *options}
     if by_client and own.partition is None and not named:
-        dotted[key] = {**options, "name": "natural"}
+        dotted = {name: value for name, value in dotted.items() if not name.startswith(f"{key}.")}
+        dotted[key] = {**options, **how, "name": "natural"}
     mine = [path[0] for path, kind in NAMED.items() if len(path) == 1 and kind.given in own.named()]
     return lambda further: read_scenario(scenario, {**dotted, **further}, own=mine), own
 

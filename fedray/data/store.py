@@ -26,14 +26,32 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, FedrayError, FedrayWarning, Unwritable, suggest_nearest, warn_user
 from fedray.core.options import ReadOptions
 from fedray.core.types import FloatArray, IntArray
-from fedray.data import files, types
-from fedray.data.files import blame_file, find_data_root, find_file
+from fedray.data.files import (
+    blame_file,
+    find_cache_root,
+    find_data_root,
+    find_file,
+    find_path,
+    list_stamps,
+    read_pieces,
+    scratch_folder,
+    untar,
+)
 from fedray.data.forms import hugging_face, pictures
 from fedray.data.forms.clients import read_table_folder, read_users
 from fedray.data.forms.rows import make_reading
 from fedray.data.forms.tables import find_table_file, read_table_file
 from fedray.data.synthetic import join_datasets, make_cubic, make_population, make_sine
-from fedray.data.types import Array, Dataset, Split, check_dataset, classification, regression, split_stratified
+from fedray.data.types import (
+    Array,
+    Dataset,
+    Split,
+    check_dataset,
+    classification,
+    column_moments,
+    regression,
+    split_stratified,
+)
 from fedray.files.layout import list_leaf_files
 from fedray.files.plain import expand_user_path, open_replacement
 from fedray.own_code.contract import contract
@@ -98,7 +116,7 @@ def find_torchvision_folder(name: str, root: Path | None) -> Path:
 def load_torchvision(name: str, root: Path | None) -> Dataset:
     """Loads MNIST, FashionMNIST, CIFAR-10, CIFAR-100 or SVHN with torchvision. Pictures are `[n, C, H, W]`."""
     folder, made = find_torchvision_folder(name, root), list[Split]()
-    with files.scratch_folder() as space, blame_file(name, folder):
+    with scratch_folder() as space, blame_file(name, folder):
         parts = open_torchvision(name, _unpack_archives(name, folder, space))
         for part in parts:
             x, y = np.asarray(part.data), part.labels if name == "svhn" else part.targets
@@ -131,7 +149,7 @@ def _unpack_archives(name: str, folder: Path, space: Path) -> Path:
     if any(folder.glob(f"{stem}-*/*")):
         return folder
     for archive in sorted(folder.glob(f"{stem}-python*tar*")):
-        files.untar(name, archive, space)
+        untar(name, archive, space)
     return space
 
 
@@ -206,7 +224,7 @@ def load_uci(name: str, root: Path | None) -> Dataset:
     for k in range(count):
         train, test = (_read_rows(name, folder / f"index_{part}_{k}.txt", len(data)) for part in ("train", "test"))
         folds.append((train, test))
-    each = [(*types.column_moments(x[train]), *types.column_moments(y[train])) for train, _ in folds]
+    each = [(*column_moments(x[train]), *column_moments(y[train])) for train, _ in folds]
     a, b, c, d = (np.stack(part) for part in zip(*each, strict=True))
     return Dataset(name, Split(x, y), Split(x[:0], y[:0]), 0, (), a, b, c, d, tuple(folds))
 
@@ -463,7 +481,7 @@ def find_leaf_place(root: Path | None, path: str | None = None, key: str = "path
     if path and not expand_user_path(key, path).exists() and (home / path).exists():
         path = str(home / path)
     start = f"{wanted}; a path may begin in {home} (data.root or FEDRAY_DATA)"
-    place = files.find_path(key, path, "file or folder", start)
+    place = find_path(key, path, "file or folder", start)
     if not list_leaf_files(place):
         raise BadInput(f"{key} = {path}: it has no JSON of users: give {wanted}")
     return place
@@ -632,7 +650,7 @@ def open_dataset(name: str, root: Path | None = None, options: dict[str, Any] | 
         other = options.get("test")
         tests = [expand_user_path("data.test", other), find_data_root(root) / other] if isinstance(other, str) else []
         tests += find_tokenizer_files(options.get("tokenizer"))
-        stamps = [files.list_stamps(at) for at in (where(root, **options), *tests) if at.exists()]
+        stamps = [list_stamps(at) for at in (where(root, **options), *tests) if at.exists()]
         data = keep_dataset(name, [options, *stamps], lambda: load_data(name, root, **options))
     for remark in data.remarks:
         warn_user(remark, FedrayWarning)
@@ -652,7 +670,7 @@ def keep_dataset(name: str, key: Any, load: Callable[[], Dataset]) -> Dataset:
     files changed.
     """
     text = json.dumps([FORMAT, name, *key], sort_keys=True, default=str)
-    file = files.find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
+    file = find_cache_root() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.store"
     try:
         data = _unpack(name, *map_store(file))
         with suppress(OSError):  # the file may belong to a different user
@@ -715,7 +733,7 @@ def write_store(path: Path, arrays: Mapping[str, Array], notes: dict[str, Any]) 
         with open_replacement(path) as file:
             file.write(len(about).to_bytes(8, "little") + about)
             for values in arrays.values():
-                for piece in files.read_pieces(values):
+                for piece in read_pieces(values):
                     file.write(np.ascontiguousarray(piece).data)
                 file.write(bytes(-values.nbytes % ALIGNED))
     except OSError as error:

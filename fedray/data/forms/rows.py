@@ -14,10 +14,19 @@ from fedray.core import rng
 from fedray.core.errors import BadInput, show_line
 from fedray.core.options import CHECKS, NUMBERS_AND_WORDS, ReadOptions, check_value
 from fedray.core.types import FloatArray, IntArray
-from fedray.data import types
 from fedray.data.files import Spool, read_pieces, take_rows
 from fedray.data.forms import arrays
-from fedray.data.types import Array, Dataset, Split, classification, regression
+from fedray.data.types import (
+    Array,
+    Dataset,
+    Split,
+    check_parts,
+    classification,
+    narrow,
+    regression,
+    remark_on_test_scale,
+    split_stratified,
+)
 from fedray.own_code.user_code import blame_user_code, name_type
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -270,7 +279,7 @@ def make_dataset(
         raise BadInput("data.test_fraction cannot act, because the data have test rows: leave it out")
     given = align_parts(given, reading)
     train = given[0]
-    types.check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
+    check_parts(name, *(Split(part.x, part.y, part.group) for part in given))
     if GIVEN_ROW not in train.columns:
         train = train._replace(columns={**train.columns, GIVEN_ROW: np.arange(len(train.x))})
     if reading.task == "auto" and arrays.is_whole_with_gaps(train.y):
@@ -278,7 +287,7 @@ def make_dataset(
         remarks = [*remarks, *arrays.remark_on_many_classes(train.y[~np.isnan(train.y)], "auto")]
     words = ("training ", "test ") if len(given) > 1 else ("",)
     whole = [_treat_gaps(part, reading, word) for part, word in zip([train, *given[1:]], words, strict=True)]
-    inputs, origin = types.narrow([part.x for part in whole])
+    inputs, origin = narrow([part.x for part in whole])
     known = whole[0].origin if origin is None else origin
     parts = [part._replace(x=x, origin=known) for part, x in zip(whole, inputs, strict=True)]
     train, test = parts[0], parts[1] if len(parts) > 1 else None
@@ -307,7 +316,7 @@ def make_dataset(
     data = classification(name, rows, held, labels.names) if labels.names else regression(name, rows, held)
     if train.indicators is not None:
         data.shift[:, train.indicators], data.scale[:, train.indicators] = 0.0, 1.0  # 0 and 1 stay unchanged
-    remarks = (*remarks, *labels.remarks, *types.remark_on_test_scale(data.kind, train.x, test.x, train.features))
+    remarks = (*remarks, *labels.remarks, *remark_on_test_scale(data.kind, train.x, test.x, train.features))
     data = data._replace(columns=train.columns, remarks=remarks, means=means, origin=train.origin)
     return data._replace(features=train.features, table=train.table)
 
@@ -322,7 +331,7 @@ def draw_test_rows(
     Raises:
         BadInput: One of the two parts would be empty.
     """
-    keep, rest = types.split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
+    keep, rest = split_stratified(y if classes else np.zeros(len(y), np.int64), fraction, generator)
     if not len(keep) or not len(rest):
         of = f" of each of {len(np.unique(y))} classes" if classes else ""
         remedy = f"{'raise' if len(keep) else 'lower'} it, give the test rows (data.test)"

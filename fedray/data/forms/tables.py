@@ -480,9 +480,7 @@ def build_table(
     gaps = find_row_gaps(frame, columns, reading.missing, "data")
     if gaps.any() and not gaps.all():  # values that only these rows have are no categories
         kept = frame[~gaps]
-        if (
-            task == "auto" and columns.classes and kept[columns.targets[0]].dtype.kind == "f"
-        ):  # gaps made floats of them
+        if task == "auto" and columns.classes and kept[columns.targets[0]].dtype.kind == "f":  # gaps made floats
             kept = kept.astype({columns.targets[0]: np.int64})
         columns = choose_columns(kept, reading, task)
     train = _read_part(frame, columns, reading, "data")
