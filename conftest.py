@@ -56,8 +56,9 @@ def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
     A test that reads a page has the mark `drawn`, or `short_report` where one picture is enough.
     """
-    from reports import with_short_report, without_report
+    from reports import with_short_report, with_small_plane, without_report
 
+    with_small_plane(monkeypatch)
     if request.node.get_closest_marker("short_report"):
         with_short_report(monkeypatch)
     elif not request.node.get_closest_marker("drawn"):

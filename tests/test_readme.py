@@ -25,6 +25,7 @@ def test_the_blocks_of_a_front_page_run(page: str, tmp_path: Path, monkeypatch: 
     for folder in ("scenarios", "tune"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     shorten(tmp_path / "scenarios" / "quickstart.yaml", "rounds: 50", "rounds: 2\nreport: false")
+    shorten(tmp_path / "scenarios" / "quickstart.yaml", "epochs: 10", "epochs: 1")
     shorten(tmp_path / "tune" / "quick.yaml", "rounds: 6, clients.number: 20", "rounds: 2, clients.number: 10")
     shorten(tmp_path / "tune" / "quick.yaml", "jobs: 2", "jobs: 1")
     text = (ROOT / page).read_text().replace("tune/quick ", "tune/quick.yaml ")

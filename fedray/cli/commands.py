@@ -65,26 +65,17 @@ def clean_command(yes: bool) -> None:
             environment.remove_session(folder)
     for folder in ending:
         click.echo(f"{folder}: its run has ended, but processes of its Ray go on: try again when they have ended")
-    runs = _clean_runs(places, yes=yes)
-    if not found and not ending and not runs:
-        click.echo(f"nothing is left of killed runs, nor of runs without out=, in {', '.join(map(str, places))}")
-    elif (found or True in runs) and not yes:
-        click.echo("`fedray clean --yes` removes them")
-
-
-def _clean_runs(places: list[Path], *, yes: bool) -> list[bool]:
-    """Prints the folders of runs and sweeps that were started without `out`.
-
-    Returns for each folder whether no process uses the folder. With `yes`, removes the unused folders.
-    """
-    free = []
+    free = list[bool]()  # for each folder of a run without `out`: whether no process uses it
     for folder in plain.find_temporary(places):
         free.append(not plain.is_in_use(folder))
         what = f"{format_bytes(environment.measure_size(folder))}, a run or a sweep without out="
         click.echo(f"{folder}: {what}{(', removed' if yes else '') if free[-1] else ', kept: its process goes on'}")
         if yes and free[-1]:
             shutil.rmtree(folder, ignore_errors=True)
-    return free
+    if not found and not ending and not free:
+        click.echo(f"nothing is left of killed runs, nor of runs without out=, in {', '.join(map(str, places))}")
+    elif (found or True in free) and not yes:
+        click.echo("`fedray clean --yes` removes them")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def name_score(name: str, *, unit: bool = False) -> str:
     known = {**TOTAL_NAMES, **TARGET_NAMES}
     text = known.get(inner, inner.replace("_", " ")) if found is None else found.name
     behind = f" ({found.unit})" if unit and found is not None and found.unit in (NATS, TARGET, SQUARED) else ""
-    return (SPLITS[split][0] if split else "") + text + behind
+    return SPLITS.get(split, "") + text + behind
 
 
 def format_score(value: Mapping[str, Any], worlds: int, name: str = "", largest: float | None = None) -> str:

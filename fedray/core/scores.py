@@ -139,8 +139,8 @@ _SETS = ("conformal_coverage", "conformal_size", "conformal_width")
 BY_TIER = ("accuracy", "nll", "brier", "ece", "rmse", "coverage_95", "width_95", *_SETS, *OOD)
 
 
-# prefix of a score on other samples than those of the test -> (in names, in descriptions)
-SPLITS = {"hold_out_": ("held-out ", "; on held-out rows"), "train_": ("training ", "; on training rows")}
+# prefix of a score on other samples than those of the test -> in names for people
+SPLITS = {"hold_out_": "held-out ", "train_": "training "}
 
 
 def cut_split(name: str) -> tuple[str, str]:

@@ -232,37 +232,10 @@ def copy_rows(data: Dataset, shifts: Shifts) -> Dataset:
     return data._replace(train=copy(data.train), test=copy(data.test), folds=folds, columns=columns)
 
 
-def deal_copies(
-    rows: IntArray, copy: IntArray, cluster: IntArray, deal: Callable[[IntArray, int], ClientRows]
-) -> ClientRows:
-    """Deals samples to groups of clients. Each group has its own copy of all samples.
-
-    Args:
-        rows: Indices of the samples to deal, `[n]`.
-        copy: Index of the copy to which each sample belongs, `[n]`.
-        cluster: Group of each client, `[N]`.
-        deal: Function that takes an array of sample indices and a number of clients, and deals these samples to these
-            clients. It returns `ClientRows`, whose `rows` are positions in the array.
-
-    Raises:
-        BadInput: A group has no client.
-    """
-    every, owner = [], []
-    for group in np.unique(copy).tolist():
-        members, mine = np.flatnonzero(cluster == group), rows[copy == group]
-        if not len(members):
-            raise BadInput(f"clients.number = {len(cluster)} is fewer than data.partition.copies has groups: raise it")
-        cut = deal(mine, len(members))
-        every.append(mine[cut.rows])
-        owner.append(members[cut.owner])
-    return partition.gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Dealing of samples to clients, server and validation in every world.
 
 OPEN = ("flower", "file")  # partitions without a function in `fedray.data.partition`
-Deal = Callable[[IntArray | slice, Generator], ClientRows]  # (indices, generator) -> positions in these indices
 
 
 class UnseenClientRule(NamedTuple):
@@ -547,11 +520,8 @@ def count_clients(data: Dataset, settings: PartitionSettings, seed: int) -> int:
     return _deal(data, settings, [(seed, 0)], None).owned[0].clients
 
 
-def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
-    """Returns a function that deals samples. The function takes indices of samples and a generator.
-
-    The function returns `ClientRows`, whose `rows` are positions among these indices.
-    """
+def _deal_rows(data: Dataset, settings: PartitionSettings, rows: IntArray, draw: Generator) -> ClientRows:
+    """Deals the samples with the indices `rows`. The `rows` of the result are positions among these indices."""
     name, options, clients, own = settings.name, settings.options, settings.clients, settings.own
     if name == "flower" or partition.is_partitioner(own):
         given = {key: value for key, value in options.items() if key != "partitioner"}
@@ -559,20 +529,13 @@ def _find_deal(data: Dataset, settings: PartitionSettings) -> Deal:
         y, group = data.train.y, data.train.group
         table = {"label": y} if y.ndim == 1 else {"row": np.arange(len(y))}
         table |= data.columns if group is None else {"group": group, **data.columns}
-        return lambda rows, _: partition.deal_by_flower(made, {key: v[rows] for key, v in table.items()}, clients)
+        return partition.deal_by_flower(made, {key: values[rows] for key, values in table.items()}, clients)
     if own is not None:
-        wanted = partition.wants_columns(own)
-
-        def deal(rows: IntArray | slice, draw: Generator) -> ClientRows:
-            columns = {name: values[rows] for name, values in data.columns.items()} if wanted else None
-            labels = data.train.y[rows]
-            return partition.deal_by_function(
-                own, labels, clients or 0, draw, options, columns=columns, declares=settings.declares
-            )
-
-        return deal
+        columns = {key: values[rows] for key, values in data.columns.items()} if partition.wants_columns(own) else None
+        labels, declares = data.train.y[rows], settings.declares
+        return partition.deal_by_function(own, labels, clients or 0, draw, options, columns=columns, declares=declares)
     values, more = _partition_values(data, name, options), {key: options[key] for key in options if key != "column"}
-    return lambda rows, draw: partition.PARTITIONS[name](values[rows], clients, draw, **more)
+    return partition.PARTITIONS[name](values[rows], clients, draw, **more)
 
 
 def _read_file(data: Dataset, settings: PartitionSettings, worlds: list[tuple[int, int]]) -> PartitionedData:
@@ -624,23 +587,29 @@ def _set_rows_aside(
 
 
 def _deal_fold(data: Dataset, settings: PartitionSettings, seed: int, fold: int) -> ClientRows:
-    """Deals the training samples of a fold. The `rows` of the result are indices into `data.train`."""
-    generator, copies = rng.stream(seed, "partition"), settings.copies
-    if copies is not None:
-        rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
+    """Deals the training samples of a fold. The `rows` of the result are indices into `data.train`.
 
-        def deal_some(some: IntArray, clients: int) -> ClientRows:
-            return _find_deal(data, settings._replace(clients=clients))(some, generator)
+    If each group of clients has its own copy of all samples, the group gets samples of this copy.
 
-        assert settings.clients is not None  # `build_shards` checked this
-        cluster = draw_clusters(seed, settings.clients, copies)
-        return deal_copies(rows, rows // (len(data.train.y) // copies.clusters), cluster, deal_some)
-    deal = _find_deal(data, settings)
-    if not data.folds:
-        return deal(slice(None), generator)
-    train = data.folds[fold][0]
-    cut = deal(train, generator)
-    return cut._replace(rows=train[cut.rows])
+    Raises:
+        BadInput: A group has no client.
+    """
+    draw, copies = rng.stream(seed, "partition"), settings.copies
+    rows = data.folds[fold][0] if data.folds else np.arange(len(data.train.y))
+    if copies is None:
+        cut = _deal_rows(data, settings, rows, draw)
+        return cut._replace(rows=rows[cut.rows])
+    assert settings.clients is not None  # `build_shards` checked this
+    cluster, copy = draw_clusters(seed, settings.clients, copies), rows // (len(data.train.y) // copies.clusters)
+    every, owner = [], []
+    for group in np.unique(copy).tolist():
+        members, mine = np.flatnonzero(cluster == group), rows[copy == group]
+        if not len(members):
+            raise BadInput(f"clients.number = {len(cluster)} is fewer than data.partition.copies has groups: raise it")
+        cut = _deal_rows(data, settings._replace(clients=len(members)), mine, draw)
+        every.append(mine[cut.rows])
+        owner.append(members[cut.owner])
+    return partition.gather_cut(np.concatenate(every), np.concatenate(owner), len(cluster))
 
 
 def _partition_values(data: Dataset, name: str, options: dict[str, Any]) -> Array:

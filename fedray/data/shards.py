@@ -272,15 +272,6 @@ class CutTable:
             rows *= place < size[:, None]
         return rows, size
 
-    def of_world(self, world: int, clients: int | None = None) -> tuple[IntArray, IntArray]:
-        """Returns the indices of a world's samples and the client of each sample, `[n]` each.
-
-        Only the first `clients` clients are included. None means all clients.
-        """
-        first, number = world * self.number, self.number if clients is None else min(clients, self.number)
-        size, start = self.size[first : first + number], int(self.start[first])
-        return self.rows[start : start + int(size.sum())], np.repeat(np.arange(number), size)
-
 
 class StoredShards:
     """The clients' samples of a stored data set. `Shards` describes the methods.
@@ -301,7 +292,7 @@ class StoredShards:
         """
         self.data, self.number, self.worlds, self.dealt = data, dealt.kept[0].clients, len(dealt.kept), dealt
         self.original, self.data_folds, self._server = original, folds, dealt.server
-        self._train, self._held = CutTable(dealt.kept), CutTable(dealt.held) if dealt.held else None
+        self._train = CutTable(dealt.kept)
         self._x, self._y = _share_rows(data.train)
         self.scaling = Scaling.of(data, folds)
         self._own_test: ClientRows | None = None  # the test samples of each client's natural group, if there are groups
@@ -372,7 +363,7 @@ class StoredShards:
 
         The arrays hold indices of the samples of the clients and of the server, numbers of samples, and wrong labels.
         """
-        tables = [self._train, *([self._held] if self._held else [])]
+        tables = [CutTable(cuts) for cuts in (self.dealt.kept, self.dealt.held) if cuts]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
 
@@ -427,7 +418,7 @@ class StoredShards:
 
     def holdout(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the withheld samples as new arrays."""
-        return self._take_rows(world, self._held.of_world(world)[0] if self._held else np.empty(0, np.int64))
+        return self._take_rows(world, self.dealt.held[world].rows if self.dealt.held else np.empty(0, np.int64))
 
     def server(self, world: int) -> tuple[Tensor, Tensor]:
         """Returns the server's samples as new arrays."""
@@ -435,7 +426,7 @@ class StoredShards:
 
     def _take_rows(self, world: int, rows: IntArray) -> tuple[Tensor, Tensor]:
         """Returns the training samples with these indices in `data`, as they are in a world, as new arrays."""
-        index, (in_x, in_y) = torch.from_numpy(rows), self._strides
+        index, (in_x, in_y) = share_array(rows), self._strides
         return self._x[index + world * in_x], self._y[index + world * in_y]
 
     def client_test(self, _world: int, client: int) -> IntArray | None:
@@ -448,11 +439,9 @@ class StoredShards:
 
     def client_holdout(self, world: int, client: int) -> IntArray:
         """Returns the indices of this client's samples in `holdout(world)`, `[n]`."""
-        if not self._held:
+        if not self.dealt.held:
             return np.empty(0, np.int64)
-        place = world * self.number
-        first = int(self._held.start[place + client] - self._held.start[place])
-        return np.arange(first, first + int(self._held.size[place + client]))
+        return np.arange(*self.dealt.held[world].offsets[client : client + 2].tolist())
 
     def label_counts(self, world: int) -> IntArray:
         """Counts the true labels of each client, even if the client trains on wrong labels.
@@ -460,10 +449,10 @@ class StoredShards:
         If each group of clients has its own copy of all samples with permuted labels, the permuted labels count as
         the true labels.
         """
-        rows, owner = self._train.of_world(world, EVALUATED_CLIENTS)
-        number, classes = min(self.number, EVALUATED_CLIENTS), self.data.classes
+        number, classes, cut = min(self.number, EVALUATED_CLIENTS), self.data.classes, self.dealt.kept[world]
         if not classes:
             return np.zeros((number, 0), np.int64)
+        rows, owner = (part[: cut.offsets[number]] for part in (cut.rows, cut.owner))
         y = self._y.numpy()[rows + world * self._strides[1]] if self._meanings else self.data.train.y[rows]
         counts = np.bincount(owner * classes + y, minlength=number * classes)
         return counts.reshape(number, classes).astype(np.int64)

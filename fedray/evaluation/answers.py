@@ -672,9 +672,9 @@ def join_answers(
         )
     assert of.members is not None
     own = None if of.members.variances is None else of.members.variances[models][:, chosen]
-    moments = classification.mixture_moments(of.members.means[models][:, chosen], w, own)
-    sd = np.sqrt(np.maximum(moments.variance + of.members.noise, of.members.floor))
-    return EnsemblePrediction(of.y[chosen], mean=moments.mean, sd=sd)
+    some = of.members._replace(means=of.members.means[models][:, chosen], variances=own, weights=w)
+    mean, variance = some.moments
+    return EnsemblePrediction(of.y[chosen], mean=mean, sd=np.sqrt(variance))
 
 
 def find_weights(study: Study, world: int, measured: Measured) -> FloatArray | None:

@@ -20,15 +20,8 @@ from fedray.simulation.study import Study
 # ---------------------------------------------------------------------------------------------------------------------
 # Gaussian predictions in the target's original unit, and their scores.
 
-MEMBER_TARGET_SCORES = (
-    "rmse",
-    "nll",
-    "crps",
-    "coverage_95",
-    "width_95",
-    "sharpness",
-    "sharpness_geometric",
-)  # scores of each member
+# Scores of each member.
+MEMBER_TARGET_SCORES = ("rmse", "nll", "crps", "coverage_95", "width_95", "sharpness", "sharpness_geometric")
 
 SQUARED_ERROR = {"half_mse": 2.0, "mse": 1.0}  # losses of targets without a variance -> squared errors in a loss of 1
 

@@ -202,7 +202,7 @@ def write_report_data(
         if study.parts:
             arrays |= collect_stack_report(study, progress.state, classification.probabilities(every.numpy()), y)
     else:
-        arrays = _target_arrays(study, outputs, answer, _find_residual(study, progress))
+        arrays = _target_arrays(study, outputs, answer, progress)
     if study.evaluation.ood:
         unknown = join_pieces(studies.ask_outputs(runtime, answer, studies.OOD, worlds=1), 0)
         arrays |= evaluate.collect_ood_report(study, every, unknown, answer)
@@ -277,13 +277,9 @@ def _conformal_arrays(study: Study, runtime: Runtime, state: State) -> dict[str,
     }
 
 
-def _find_residual(study: Study, progress: Progress) -> float | None:
-    """Reads the residuals' variance from the newest metrics, in squared units of the standardized target."""
+def _target_arrays(study: Study, outputs: Tensor, answer: Answer, progress: Progress) -> dict[str, Any]:
     found = progress.metrics[0].get("residual_sd") if progress.metrics else None
-    return None if found is None else float(found / study.target_scale(0)) ** 2
-
-
-def _target_arrays(study: Study, outputs: Tensor, answer: Answer, residual: float | None) -> dict[str, Any]:
+    residual = None if found is None else float(found / study.target_scale(0)) ** 2
     of = read_members(study, 0, outputs, "test", answer, residual=residual)
     mean, variance = of.moments
     x = study.split("test", 0)[0].numpy().reshape(len(of.y), -1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedray.core import scores
 from fedray.core.types import FloatArray
-from fedray.files.run_files import COLUMNS, Column, ColumnKind
+from fedray.files.run_files import COLUMNS, Column
 from fedray.metrics.classification import classification_scores
 from fedray.metrics.regression import regression_scores
 from fedray.own_code.user_code import name_type
@@ -239,30 +239,6 @@ SCORES: Mapping[str, Column] = {
 }
 
 
-def describe_score(name: str) -> Column | None:
-    """Returns a description of a score, or None if fedray computes no score of this name.
-
-    Args:
-        name: Name of the score in `rounds.parquet`. Scores on held-out samples have names that begin with `hold_out_`.
-            Scores on training samples have names that begin with `train_`. Names of scores with a list of one value per
-            model begin with `member_`. Names of summaries over the models end with `_min`, `_mean` or `_max`.
-
-    Example:
-        >>> describe_score("hold_out_rmse_mean")[1:3]
-        ('target units', 'mean over the members: root mean squared error; on held-out rows')
-        >>> describe_score("nothing_of_ours") is None  # a metric of your own, or a mistake
-        True
-    """
-    split, inner = scores.cut_split(name)
-    where = scores.SPLITS[split][1] if split else ""
-    listed = inner.startswith("member_")
-    inner = inner.removeprefix("member_")
-    kind: ColumnKind = "numbers" if listed or inner in _LISTS else "number"
-    each = "of each member, a list: " if listed else ""
-    found = scores.find_score(inner)
-    return None if found is None else Column(kind, found.unit, f"{each}{found.text}{where}")
-
-
 def is_fedrays(name: str) -> bool:
     """Returns whether fedray uses a name in `rounds.parquet` or `summary.json`.
 
@@ -272,7 +248,7 @@ def is_fedrays(name: str) -> bool:
         >>> [is_fedrays(name) for name in ("round", "nll", "rounds_to_target", "hold_out_margin", "margin")]
         [True, True, True, True, False]
     """
-    known = name in COLUMNS["rounds"] or name in _COURSE or describe_score(name) is not None
+    known = name in COLUMNS["rounds"] or name in _COURSE or scores.find_score(name) is not None
     return known or name.startswith(PREFIXES)
 
 

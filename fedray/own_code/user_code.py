@@ -455,8 +455,11 @@ def find_module_places(modules: Iterable[str], things: Iterable[Any] = ()) -> li
         >>> find_module_places(["json"], [len])  # of Python itself
         []
     """
-    names = _list_modules(modules, things)
-    return sorted({_find_place(name) for name in names if name != "__main__"})  # Ray sends the code of a script itself
+    places = set[Path]()
+    for name in _list_modules(modules, things) - {"__main__"}:  # Ray sends the code of a script itself
+        folders = list(getattr(sys.modules.get(name.partition(".")[0]), "__path__", ()))
+        places.add(Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute())
+    return sorted(places)
 
 
 def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
@@ -474,10 +477,3 @@ def _list_modules(modules: Iterable[str], things: Iterable[Any]) -> set[str]:
             named = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             waiting += [named] if isinstance(named, str) else []
     return seen
-
-
-def _find_place(name: str) -> Path:
-    """Returns the file of a module, or the folder of its package."""
-    top = sys.modules.get(name.partition(".")[0])
-    folders = list(getattr(top, "__path__", ()))
-    return Path(folders[0] if folders else str(getattr(sys.modules[name], "__file__", ""))).absolute()

@@ -209,8 +209,6 @@ SECTIONS: dict[str, dict[Draw, str]] = {
 
 
 Drawing = tuple[str, Callable[[], Figure | None], str]  # of a picture: its name, what draws it, the sentence below it
-OF_WORLDS = {curves.figure_rounds, compare.figure_bytes, compare.figure_seconds, curves.figure_scores}  # with bands
-OF_WORLDS |= {curves.figure_losses, clients.figure_tier_rounds}
 
 
 def render_one(run: ReadRun) -> str:
@@ -222,10 +220,7 @@ def render_one(run: ReadRun) -> str:
     with pictures.use_figure_style():
         sections = []
         for title, draws in SECTIONS.items():
-            each = []
-            for draw, note in draws.items():
-                text = f"{note} {curves.BAND_NOTE}".strip() if draw in OF_WORLDS and run.worlds > 1 else note
-                each.append((draw.__name__.removeprefix("figure_"), partial(draw, run), text))
+            each = [(draw.__name__.removeprefix("figure_"), partial(draw, run), note) for draw, note in draws.items()]
             sections.append(make_section(title, each, notes))
     notes += list_score_notes(run.summary)
     if not run.summary:
@@ -264,7 +259,7 @@ def _compare_metric(runs: list[ReadRun], metric: str, notes: list[str]) -> pictu
     """Makes the section that compares runs by a metric, or by the clients' personal predictions."""
     drawn = find_headline(runs) if metric == runs[0].metric else metric
     draws: list[Drawing] = [
-        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, drawn, what), curves.BAND_NOTE)
+        (f"{metric}-over-{what}", partial(compare.overlay_curves, runs, drawn, what), "")
         for what in ("rounds", "bytes", "seconds")
     ]
     if metric == runs[0].metric:
@@ -303,15 +298,17 @@ def make_section(title: str, draws: Iterable[Drawing], notes: list[str]) -> pict
         notes: The notes of the page. If the numbers of a picture cannot be drawn, a note is added.
     """
     found = [picture for name, draw, text in draws for picture in _try_to_draw(name, draw, text, notes)]
-    return pictures.Section(title, pictures.pair_figures(found))
+    return pictures.Section(title, found)
 
 
 def _try_to_draw(name: str, draw: Callable[[], Figure | None], text: str, notes: list[str]) -> list[pictures.Picture]:
     """Draws a picture, if there is one. If its numbers cannot be drawn, adds a note to the page instead."""
     try:
         with pictures.ignore_odd_numbers():
-            figure = draw()
-            return [] if figure is None else [pictures.draw_picture(figure, text, name.replace("_", "-"))]
+            if (figure := draw()) is None:
+                return []
+            text = f"{text} {curves.BAND_NOTE}".strip() if has_band(figure) else text
+            return [pictures.draw_picture(figure, text, name.replace("_", "-"))]
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = name.replace("_", " ").replace("-", " ")
         notes.append(
@@ -483,6 +480,11 @@ def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: 
     return figure
 
 
+def has_band(figure: Figure) -> bool:
+    """Returns whether a figure shows how far replicates and folds differ."""
+    return any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj())
+
+
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
     """Draws a figure of the report for use without the page, with a title and light colors.
 
@@ -493,7 +495,7 @@ def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
         if figure is not None:
             figure.set_facecolor(pictures.PAPER)
             figure.suptitle(str(figure.get_label()), fontsize=10.5, x=0.01, ha="left", wrap=True)
-            if any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj()):
+            if has_band(figure):
                 figure.supxlabel(curves.BAND_NOTE, fontsize=8, x=0.01, ha="left", color=pictures.MUTED, wrap=True)
             figure.draw_without_rendering()  # makes all ticks, in this style
     # by default, a notebook shows only figures that `pyplot` has made

@@ -540,14 +540,9 @@ class Picture(NamedTuple):
         title: The text above the figure.
         note: The sentence below the figure, which may be empty.
         svg: The figure as an `<svg>` element.
-        place: The CSS class, which is `wide` (across the page), `half`, or `alone` (a half without a neighbor).
+        place: The CSS class, which is `wide` (across the page) or `half` (two side by side).
         key: The name of the picture in the page, and in the names of downloaded files.
         numbers: The panels of the figure and their positions in the SVG, as data for the page's script.
-
-    Example:
-        >>> half, wide = (Picture("", "", Markup(""), place) for place in ("half", "wide"))
-        >>> [picture.place for picture in pair_figures([half, half, wide, half])]
-        ['half', 'half', 'wide', 'alone']
     """
 
     title: str
@@ -581,18 +576,3 @@ def draw_picture(figure: Figure, note: str, key: str) -> Picture:
     svg = to_svg(figure, key)
     numbers["frames"] = read_frames(figure)
     return Picture(str(figure.get_label()), note, Markup(svg), place, key, numbers)
-
-
-def pair_figures(pictures: Iterable[Picture]) -> list[Picture]:
-    """Places two successive pictures of half width side by side. A remaining picture stands alone."""
-    paired: list[Picture] = []
-    waiting = False  # waits for a neighbor
-    for picture in pictures:
-        half = picture.place == "half"
-        if waiting and not half:
-            paired[-1] = paired[-1]._replace(place="alone")
-        waiting = half and not waiting
-        paired.append(picture)
-    if waiting:
-        paired[-1] = paired[-1]._replace(place="alone")
-    return paired

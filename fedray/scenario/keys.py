@@ -42,24 +42,22 @@ class Key(NamedTuple):
 @cache
 def list_keys() -> tuple[Key, ...]:
     """Returns every key of the schema, section by section."""
-    return tuple(key for section in section_types() for key in _keys_of(section))
-
-
-def _keys_of(section: str) -> Iterator[Key]:
-    owner = section_types()[section]
-    texts = read_attributes(owner)
-    resolved = flatten(to_plain(read_scenario({})))
-    for one in fields(owner):
-        if one.name == "options":
-            continue
-        default = one.default_factory() if one.default_factory is not MISSING else one.default
-        name = f"{section}.{one.name}".removeprefix(".")
-        if default is None:  # the schema lacks defaults that follow from other keys
-            default = resolved.get(name)
-        inside, option = "section" in one.metadata, one.metadata.get("key")
-        meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
-        needs = option.needs.of(name) if option and option.needs else None
-        yield Key(name, texts[one.name], meaning, REQUIRED if default is MISSING else default, needs, inside)
+    resolved, found = flatten(to_plain(read_scenario({}))), list[Key]()
+    for section, owner in section_types().items():
+        texts = read_attributes(owner)
+        for one in fields(owner):
+            if one.name == "options":
+                continue
+            default = one.default_factory() if one.default_factory is not MISSING else one.default
+            name = f"{section}.{one.name}".removeprefix(".")
+            if default is None:  # the schema lacks defaults that follow from other keys
+                default = resolved.get(name)
+            inside, option = "section" in one.metadata, one.metadata.get("key")
+            meaning = Meaning("section" if inside else "mapping") if option is None else describe_check(option.check)
+            needs = option.needs.of(name) if option and option.needs else None
+            default = REQUIRED if default is MISSING else default
+            found.append(Key(name, texts[one.name], meaning, default, needs, inside))
+    return tuple(found)
 
 
 def read_attributes(owner: type) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Reads scenarios from strict YAML into frozen dataclasses, writes them as YAML, and checks keys against each other."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -606,7 +606,7 @@ def to_plain(scenario: Scenario) -> dict[str, Any]:
 
     Leaves out keys whose value is None.
     """
-    out: dict[str, Any] = _plain(scenario)
+    out = asdict(scenario, dict_factory=_join_options)
     for path, kind in names.NAMED.items():
         if kind.alone and "object" in (section := _part(out, *path)):  # the name does not describe the Python object
             del section["name"]
@@ -624,17 +624,11 @@ def dump_scenario(scenario: Scenario) -> str:
     return nested.write_yaml(to_plain(scenario))
 
 
-def _plain(value: Any) -> Any:
-    """Converts dataclasses to dicts. In the dict of a section, its options stand next to its name."""
-    if is_dataclass(value):
-        entries = {f.name: getattr(value, f.name) for f in fields(value)}
-        options = entries.pop("options", {})
-        return _plain({key: entry for key, entry in entries.items() if entry is not None} | options)
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    return value
+def _join_options(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes the dict of a section, in which its options stand next to its name."""
+    section = dict(entries)
+    options: dict[str, Any] = section.pop("options", {})
+    return {key: entry for key, entry in section.items() if entry is not None} | options
 
 
 # ---------------------------------------------------------------------------------------------------------------------

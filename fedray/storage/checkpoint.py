@@ -149,7 +149,15 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
     if folder.name == run_files.BEST_FOLDER:
         remedy = "the newest models may be whole; a new run finds the best ones again"
     totals = run_files.read_progress(path, remedy)
-    tensors = _load_tensors(path / run_files.STATE_FILE, totals.get(run_files.FILES_KEY, {}), remedy)
+    file, sums = path / run_files.STATE_FILE, totals.get(run_files.FILES_KEY, {})
+    if run_files.STATE_FILE in sums:
+        run_files.check_file(file, sums[run_files.STATE_FILE], remedy)
+    try:
+        tensors = load_file(file)
+    except OSError as error:
+        raise run_files.make_unreadable_error(file, error, remedy) from None
+    except SafetensorError as error:
+        raise run_files.make_damaged_error(file, error, remedy) from None
     parts: dict[str, dict[str, torch.Tensor]] = {"extra": {}, "private": {}, "flight": {}}
     for name, value in tensors.items():
         kind, _, inner = name.partition("/")
@@ -169,18 +177,6 @@ def load_checkpoint(folder: Path, round: int | None = None) -> tuple[Progress, d
         flight=lambda: parts["flight"],
     )
     return progress, parts["private"]
-
-
-def _load_tensors(file: Path, files: run_files.FileSums, remedy: str) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a checkpoint. If `files` has the file's checksum, checks it first."""
-    if run_files.STATE_FILE in files:
-        run_files.check_file(file, files[run_files.STATE_FILE], remedy)
-    try:
-        return load_file(file)
-    except OSError as error:
-        raise run_files.make_unreadable_error(file, error, remedy) from None
-    except SafetensorError as error:
-        raise run_files.make_damaged_error(file, error, remedy) from None
 
 
 def hash_model(study: Study, state: State) -> str:
@@ -208,32 +204,6 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
     rest = {f"extra/{n}": state.extra[n] for n in sorted(state.extra)}
     rest |= {f"private/{n}": private[n] for n in sorted(private)}
     return plain.hash_tensors({f"model_hash/{model}": torch.zeros(0), **rest})
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading a checkpoint for a study. Number and length of the models and number of worlds must be those of the study.
-
-
-def load_study_checkpoint(
-    out: Path, study: Study, folder: str = "checkpoints"
-) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """Returns the progress and the clients' private vectors in the newest checkpoint of a run directory.
-
-    Raises:
-        Damaged: A file of the checkpoint is missing or was changed.
-        FedrayError: There is no checkpoint, or the checkpoint belongs to a different study.
-    """
-    progress, private = load_checkpoint(out / folder)
-    models, layout = study.worlds * study.method.phase.models, study.net.layout
-    wanted = (models, layout.d), (models, len(layout.counters)), study.worlds
-    state = progress.state
-    found = tuple(state.models.shape), tuple(state.counters.shape), len(progress.sim_seconds)
-    if found != wanted:
-        raise FedrayError(
-            f"{out / 'scenario.yaml'} wants models, counters and worlds of {wanted}, but the checkpoint of round "
-            f"{progress.round} holds {found}: restore the scenario the run began with"
-        )
-    return progress, private
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -316,15 +316,15 @@ def read_drift(out: Path) -> pa.Table:
 # ---------------------------------------------------------------------------------------------------------------------
 # Run loggers, which send the metrics of each evaluated round to a different tool. By default there are none.
 #
-# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made. The tool is told how
-# the run ended, unless a signal ended the process.
+# A logger is a function (round, metrics) -> None. A tool is imported only when its logger is made. Beside the logger
+# stands a function that is told how the run ended, FINISHED or FAILED, unless a signal ended the process.
 
 Logger = Callable[[int, Mapping[str, float]], None]
+Opened = tuple[Logger, Callable[[str], object]]
 
 
-@contextmanager
-def tensorboard(dir: str | Path) -> Iterator[Logger]:
-    """Yields a logger that writes metrics as event files of TensorBoard.
+def tensorboard(dir: str | Path) -> Opened:
+    """Makes a logger that writes metrics as event files of TensorBoard.
 
     Args:
         dir: The folder of the event files, for `tensorboard --logdir`.
@@ -337,13 +337,11 @@ def tensorboard(dir: str | Path) -> Iterator[Logger]:
             writer.add_scalar(name, value, round)
         writer.flush()  # so that nothing is lost if the run is killed
 
-    with _tell_end(lambda _ended: writer.close()):
-        yield log
+    return log, lambda _ended: writer.close()
 
 
-@contextmanager
-def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Iterator[Logger]:
-    """Yields a logger that sends metrics to a new run of Weights & Biases.
+def wandb(project: str, dir: str | Path | None = None, name: str | None = None) -> Opened:
+    """Makes a logger that sends metrics to a new run of Weights & Biases.
 
     The environment variables of Weights & Biases decide whether the run is online.
 
@@ -354,13 +352,14 @@ def wandb(project: str, dir: str | Path | None = None, name: str | None = None) 
     """
     where = None if dir is None else str(dir)
     run = _import_tool("wandb", "wandb").init(project=project, dir=where, name=name, reinit="create_new")
-    with _tell_end(lambda ended: run.finish(exit_code=int(ended == "FAILED"))):
-        yield lambda round, metrics: run.log(_finite_numbers(metrics), step=round)
+    return (
+        lambda round, metrics: run.log(_finite_numbers(metrics), step=round),
+        lambda ended: run.finish(exit_code=int(ended == "FAILED")),
+    )
 
 
-@contextmanager
-def mlflow(uri: str, name: str | None = None) -> Iterator[Logger]:
-    """Yields a logger that sends metrics to a new run of MLflow, in the experiment `fedray`.
+def mlflow(uri: str, name: str | None = None) -> Opened:
+    """Makes a logger that sends metrics to a new run of MLflow, in the experiment `fedray`.
 
     Args:
         uri: URI of the tracking server, or of a local store such as `sqlite:///runs.db`.
@@ -375,19 +374,7 @@ def mlflow(uri: str, name: str | None = None) -> Iterator[Logger]:
         for key, value in _finite_numbers(metrics).items():
             client.log_metric(run, key, value, step=round)
 
-    with _tell_end(lambda ended: client.set_terminated(run, ended)):
-        yield log
-
-
-@contextmanager
-def _tell_end(tell: Callable[[str], object]) -> Iterator[None]:
-    """Calls `tell` with FINISHED or FAILED at the end of a `with` block. A run that was stopped early has finished."""
-    try:
-        yield
-    except Exception as error:  # no GeneratorExit: a logger that has failed is not called again
-        tell("FINISHED" if isinstance(error, Enough) else "FAILED")
-        raise
-    tell("FINISHED")
+    return log, partial(client.set_terminated, run)
 
 
 def tell_user(line: str) -> None:
@@ -409,14 +396,14 @@ def open_loggers(names: Iterable[str], out: Path) -> Iterator[Logger]:
     Raises:
         BadInput: The package of a logger is not installed.
     """
-    make: dict[str, Callable[[str], Any]] = {
+    make: dict[str, Callable[[str], Opened]] = {
         "tensorboard": lambda value: tensorboard(
             plain.expand_user_path("logger", value) if value else out / "tensorboard"
         ),
         "wandb": lambda value: wandb(value or "fedray", dir=out, name=out.name),
         "mlflow": lambda value: mlflow(value or f"sqlite:///{out / 'mlflow.db'}", name=out.name),
     }
-    made: dict[str, Any] = {}  # loggers that have not failed
+    made: dict[str, Opened] = {}  # loggers that have not failed
 
     def attempt(name: str, action: Callable[..., Any], *given: Any) -> Any:
         try:
@@ -429,21 +416,23 @@ def open_loggers(names: Iterable[str], out: Path) -> Iterator[Logger]:
             tell_user(f"loggers: {name.partition(':')[0]} failed ({why}): the run goes on without it")
 
     def log(round: int, metrics: Mapping[str, float]) -> None:
-        for name, one in list(made.items()):
-            attempt(name, one, round, metrics)
+        for name, (send, _) in list(made.items()):
+            attempt(name, send, round, metrics)
 
-    def close(name: str, opened: Any, *error: Any) -> None:
-        if name in made:
-            attempt(name, opened.__exit__, *error)
+    def tell(ended: str) -> None:
+        for name, (_, end) in list(made.items()):
+            attempt(name, end, ended)
 
-    with ExitStack() as stack:
+    try:
         for name in names:
             kind, _, value = name.partition(":")
-            opened = make[kind](value)
-            if (logger := attempt(name, opened.__enter__)) is not None:
-                made[name] = logger
-                stack.push(partial(close, name, opened))
+            if (opened := attempt(name, make[kind], value)) is not None:
+                made[name] = opened
         yield log
+    except Exception as error:  # a run that was stopped early has finished
+        tell("FINISHED" if isinstance(error, Enough) else "FAILED")
+        raise
+    tell("FINISHED")
 
 
 def _import_tool(module: str, extra: str) -> ModuleType:

@@ -440,13 +440,13 @@ def _limit(shown: int, all_: int, what: str) -> str:
 
 def _facts(sweep: Sweep, view: View) -> list[tuple[str, str]]:
     base = sweep.scenario({})
-    pruner = sweep.pruner.name
+    pruner = sweep.keys.pruner.name
     return [
         ("method", base.method.name),
         ("data", base.data.name),
         ("parameters", ", ".join(parameter.key for parameter in view.space)),
         ("objectives", ", ".join(f"{name_objective(o)} ({o.direction})" for o in view.objectives)),
-        ("sampler", f"{sweep.sampler.name}, seed {sweep.sampler.seed}"),
+        ("sampler", f"{sweep.keys.sampler.name}, seed {sweep.keys.sampler.seed}"),
         *([("pruner", pruner)] if pruner != "none" else []),
     ]
 

@@ -157,15 +157,14 @@ def name_objective(objective: SweepObjective) -> str:
         >>> name_objective(objective)
         'accuracy within 2 MB up and down'
     """
-    prefix = next((p for p in REACH if objective.name.startswith(p)), "")
-    inner = objective.name.removeprefix(prefix).removeprefix(HELD_OUT_PREFIX)
-    words = {"up_bytes_to_": "uplink bytes to ", "bytes_to_": "bytes up and down to "}
-    word = "bytes up and down" if inner == BYTES else wording.name_score(SYNONYMS.get(inner, inner))
-    name = words.get(prefix, prefix.replace("_", " ")) + word
+    costs = {BYTES: "bytes up and down", "up_bytes": "uplink bytes", "sim_seconds": "seconds", "round": "rounds"}
+    inner = objective.metric.removeprefix(HELD_OUT_PREFIX)
+    name = costs[BYTES] if inner == BYTES else wording.name_score(inner)
     if objective.limit is None:
         return name
     if objective.kind == "reach":
-        return f"{name} {wording.format_number(objective.limit, objective.metric)}"
+        limit = wording.format_number(objective.limit, objective.metric)
+        return f"{costs[objective.axis]} to {name} {limit}"
     if not objective.axis.endswith(BYTES):
         return f"{name} within {wording.format_seconds(objective.limit)}"
     return f"{name} within {wording.format_bytes(objective.limit)} {'up and down' if objective.axis == BYTES else 'up'}"

@@ -13,7 +13,7 @@ Example:
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,9 @@ class SamplerKeys:
     """
 
     name: str = opt.key("tpe", opt.one_of("tpe", "random", "grid", "nsga2"))
-    seed: int = opt.key(0, opt.whole(0, 2**31))
-    startup: int = opt.key(10, opt.whole(1, 10**6))
-    population: int = opt.key(20, opt.whole(2, 10**4))
+    seed: int = opt.key(0, opt.whole(0, 2**31), opt.Needs(".name", ("tpe", "random", "nsga2")))
+    startup: int = opt.key(10, opt.whole(1, 10**6), opt.Needs(".name", ("tpe",)))
+    population: int = opt.key(20, opt.whole(2, 10**4), opt.Needs(".name", ("nsga2",)))
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,50 @@ class PrunerKeys:
     """
 
     name: str = opt.key("none", opt.one_of("none", "median", "hyperband", "asha"))
-    startup: int = opt.key(5, opt.whole(1, 10**6))
-    warmup: int = opt.key(1, opt.whole(0, 10**6))
-    reduction: int = opt.key(3, opt.whole(2, 100))
+    startup: int = opt.key(5, opt.whole(1, 10**6), opt.Needs(".name", ("median",)))
+    warmup: int = opt.key(1, opt.whole(0, 10**6), opt.Needs(".name", ("median", "hyperband", "asha")))
+    reduction: int = opt.key(3, opt.whole(2, 100), opt.Needs(".name", ("hyperband", "asha")))
+
+
+@dataclass(frozen=True)
+class TrialKeys:
+    """The section `trial` of a sweep file.
+
+    Attributes:
+        actors: The number of client actors that each trial uses on a cluster. With 0 each trial trains in its own
+            process.
+    """
+
+    actors: int = opt.key(0, opt.whole(1, 1000))
+
+
+@dataclass(frozen=True)
+class SweepKeys:
+    """A sweep file.
+
+    Attributes:
+        name: The name of the study.
+        scenario: The base scenario: a path, the name of a scenario that comes with fedray, or keys.
+        overrides: Keys that replace those of the base scenario.
+        space: The parameters to search, each a scenario key with its values.
+        objectives: One objective or a list of objectives.
+        sampler: The section `sampler`, which says how values are proposed.
+        pruner: The section `pruner`, which says which trials are stopped early.
+        trials: The total number of trials. None means the whole grid with the sampler `grid`, and 20 otherwise.
+        jobs: The number of workers that train at the same time.
+        trial: The section `trial`.
+    """
+
+    name: str | None = opt.key(None, opt.maybe(opt.label))
+    scenario: Any = opt.key(None, anything)
+    overrides: dict[str, Any] = field(default_factory=dict)
+    space: Any = opt.key(None, anything)
+    objectives: Any = opt.key(None, anything)
+    sampler: SamplerKeys = opt.section(SamplerKeys, example={"name": "tpe"}, what="sampler")
+    pruner: PrunerKeys = opt.section(PrunerKeys, example={"name": "median"}, what="pruner")
+    trials: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**6)))
+    jobs: int = opt.key(1, opt.whole(1, 10**4))
+    trial: TrialKeys = opt.section(TrialKeys, example={"actors": 4}, what="trial")
 
 
 @dataclass(frozen=True)
@@ -77,12 +118,7 @@ class Sweep:
         base: The keys of the base scenario, with the sweep's overrides. Each trial adds its own defaults.
         space: The parameters to search.
         objectives: The numbers to optimize.
-        sampler: The section `sampler`, which says how values are proposed.
-        pruner: The section `pruner`, which says which trials are stopped early.
-        trials: The total number of trials. None means the whole grid with the sampler `grid`, and 20 otherwise.
-        jobs: The number of workers that train at the same time.
-        actors: The number of client actors that each trial uses on a cluster. With 0 each trial trains in its own
-            process.
+        keys: The keys of the sweep file.
         source: The keys of the sweep file and of its base scenario. The directory of the sweep stores them.
     """
 
@@ -90,11 +126,7 @@ class Sweep:
     base: Tree
     space: tuple[Parameter, ...]
     objectives: tuple[SweepObjective, ...]
-    sampler: SamplerKeys
-    pruner: PrunerKeys
-    trials: int | None
-    jobs: int
-    actors: int
+    keys: SweepKeys
     source: Tree
 
     def scenario(self, chosen: Values) -> Scenario:
@@ -173,14 +205,14 @@ def check_sweep(sweep: Sweep) -> None:
             raise BadInput(f"{needs} needs scores of tiers: write overrides: {{evaluate.by_tier: true}}")
         if base.evaluate.ood is None and (kind == "ood" or (kind == "tier" and "_ood_" in objective.metric)):
             raise BadInput(f"{needs} needs unknown inputs: write overrides: {{evaluate.ood: noise}}, or a data set")
-    if sweep.pruner.name != "none":
+    if sweep.keys.pruner.name != "none":
         if len(sweep.objectives) > 1:
-            raise BadInput(f"pruner.name = {sweep.pruner.name} needs one objective: use none, or drop objectives")
+            raise BadInput(f"pruner.name = {sweep.keys.pruner.name} needs one objective: use none, or drop objectives")
         if sweep.objectives[0].kind != "final":
             name = sweep.objectives[0].name
-            raise BadInput(f"pruner.name = {sweep.pruner.name} cannot compare {name} on the way: use none")
+            raise BadInput(f"pruner.name = {sweep.keys.pruner.name} cannot compare {name} on the way: use none")
     for parameter in sweep.space:
-        if sweep.sampler.name == "grid":
+        if sweep.keys.sampler.name == "grid":
             parameter.grid()
         elif parameter.points is not None:
             raise BadInput(
@@ -332,55 +364,6 @@ def drop_idle_overrides(base: Tree, overrides: Values) -> dict[str, Any]:
 
 HOLD_OUT = 0.2
 TRIALS = 20
-MOST_ACTORS = 1000  # actors of one trial at most
-READ: dict[str, tuple[str, ...]] = {  # keys of a sampler or pruner, by the name of the sampler or pruner
-    "tpe": ("seed", "startup"),
-    "random": ("seed",),
-    "nsga2": ("seed", "population"),
-    "median": ("startup", "warmup"),
-    "hyperband": ("warmup", "reduction"),
-    "asha": ("warmup", "reduction"),
-}
-
-
-@dataclass(frozen=True)
-class TrialKeys:
-    """The section `trial` of a sweep file.
-
-    Attributes:
-        actors: The number of client actors of each trial. Without it each trial trains in its own process.
-    """
-
-    actors: int = opt.key(0, opt.whole(1, MOST_ACTORS))
-
-
-@dataclass(frozen=True)
-class SweepKeys:
-    """A sweep file. The attributes of `Sweep` explain most keys.
-
-    Attributes:
-        name: The name of the study.
-        scenario: The base scenario: a path, the name of a scenario that comes with fedray, or keys.
-        overrides: Keys that replace those of the base scenario.
-        space: The parameters to search, each a scenario key with its values.
-        objectives: One objective or a list of objectives.
-        sampler: The section `sampler`.
-        pruner: The section `pruner`.
-        trials: The total number of trials.
-        jobs: The number of workers.
-        trial: The section `trial`.
-    """
-
-    name: str | None = opt.key(None, opt.maybe(opt.label))
-    scenario: Any = opt.key(None, anything)
-    overrides: dict[str, Any] = field(default_factory=dict)
-    space: Any = opt.key(None, anything)
-    objectives: Any = opt.key(None, anything)
-    sampler: SamplerKeys = opt.section(SamplerKeys, example={"name": "tpe"}, what="sampler")
-    pruner: PrunerKeys = opt.section(PrunerKeys, example={"name": "median"}, what="pruner")
-    trials: int | None = opt.key(None, opt.maybe(opt.whole(1, 10**6)))
-    jobs: int = opt.key(1, opt.whole(1, 10**4))
-    trial: TrialKeys = opt.section(TrialKeys, example={"actors": 4}, what="trial")
 
 
 def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) -> Sweep:
@@ -413,24 +396,14 @@ def read_sweep(source: str | Path | Mapping[str, Any], *, imports: bool = True) 
     name = given.name or (where.stem if where is not None else "sweep")
     source_tree = {**to_plain_values(tree), "name": name, "scenario": base}  # `name` becomes the study's name
     source_tree.pop("overrides", None)
-    sweep = Sweep(
-        name=name,
-        base=base,
-        space=space.read_space(given.space),
-        objectives=objectives,
-        sampler=given.sampler,
-        pruner=given.pruner,
-        trials=given.trials,
-        jobs=given.jobs,
-        actors=given.trial.actors,
-        source=source_tree,
-    )
-    for path, name in (("sampler", sweep.sampler.name), ("pruner", sweep.pruner.name)):
-        read = READ.get(name, ())
+    sweep = Sweep(name, base, space.read_space(given.space), objectives, given, source_tree)
+    for path, chosen in (("sampler", given.sampler), ("pruner", given.pruner)):
+        needs = {one.name: one.metadata["key"].needs for one in fields(chosen)}
+        read = [key for key, need in needs.items() if need is not None and chosen.name in need.values]
         for key in plain.get(path, {}):
             if key not in ("name", *read):
                 has = f"which reads {' and '.join(read)}" if read else "which reads no other key"
-                raise BadInput(f"{path}.{key} cannot act, because {path}.name is {name}, {has}: leave it out")
+                raise BadInput(f"{path}.{key} cannot act, because {path}.name is {chosen.name}, {has}: leave it out")
     check_sweep(sweep)
     return sweep
 

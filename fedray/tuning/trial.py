@@ -328,7 +328,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
     Returns a row for each replicate and fold. `test` says whether models are also scored on the test set.
     """
     study = reopen_study(folder, own, predict=scenario.predict, evaluate=scenario.evaluate)
-    progress, private = checkpoint.load_study_checkpoint(folder, study)
+    progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
     runtime = Inline(study, choose_device(scenario, study, folder))
     runtime.restore(private)
     return list(make_evaluator(study, runtime, test=test)(progress))
@@ -460,9 +460,9 @@ def refuse_idle_actors(sweep: Sweep, base: Scenario, address: str | None) -> Non
     Raises:
         BadInput: No actor would train, or the actors of a tier need more than one CPU.
     """
-    if not sweep.actors:
+    if not sweep.keys.trial.actors:
         return
-    named = f"trial.actors = {sweep.actors}"
+    named = f"trial.actors = {sweep.keys.trial.actors}"
     if not _trains_on_ray(base, address):
         more = "" if base.runtime == "inline" else ", give --address"
         remedy = f"write overrides: {{runtime: ray}}{more}, or leave trial out"
@@ -579,8 +579,8 @@ def count_planned_trials(sweep: Sweep, trials: int | None) -> tuple[int, list[di
     """
     if trials is not None and trials < 1:
         raise BadInput(f"--trials = {trials}: give at least 1")
-    points = enumerate_grid(sweep.space) if sweep.sampler.name == "grid" else None
-    wanted = trials or sweep.trials or (len(points) if points is not None else TRIALS)
+    points = enumerate_grid(sweep.space) if sweep.keys.sampler.name == "grid" else None
+    wanted = trials or sweep.keys.trials or (len(points) if points is not None else TRIALS)
     return (wanted if points is None else min(wanted, len(points))), points
 
 
@@ -592,11 +592,11 @@ def run_search(state: SearchState, submit: Submit, confirm_directory: Callable[[
     """
     _recall_trainings(state)
     queue = deque(optuna_study.unfinished_trials(state.study))
-    ask = partial(optuna_study.ask_trial, state.study, state.sweep.sampler, state.points, state.limit)
-    learns = state.sweep.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
+    ask = partial(optuna_study.ask_trial, state.study, state.sweep.keys.sampler, state.points, state.limit)
+    learns = state.sweep.keys.sampler.name not in ("grid", "random")  # these samplers need the values of waiting trials
     while True:
         confirm_directory()
-        while len(state.running) + learns * len(state.waiting) < state.sweep.jobs:
+        while len(state.running) + learns * len(state.waiting) < state.sweep.keys.jobs:
             trial = queue.popleft() if queue else ask()
             if trial is None:
                 break
@@ -639,7 +639,7 @@ def _recall_trainings(state: SearchState) -> None:
 def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
     """Prepares the training of a trial. Returns None if the trial needs no training of its own."""
     sweep = state.sweep
-    chosen = optuna_study.propose_values(state.study, sweep.sampler, sweep.space, trial)
+    chosen = optuna_study.propose_values(state.study, sweep.keys.sampler, sweep.space, trial)
     for other in state.study.get_trials(deepcopy=False):
         if other.state.is_finished() and repr(sorted(other.params.items())) == repr(sorted(chosen.items())):
             _repeat(state, trial, other)
@@ -655,8 +655,8 @@ def _start(state: SearchState, trial: optuna.Trial) -> RunningTrial | None:
         folder=state.out / f"trials/{trial.number:05d}",
         objectives=sweep.objectives,
         own=state.own,
-        location=state.location if sweep.pruner.name != "none" else None,
-        actors=sweep.actors,
+        location=state.location if sweep.keys.pruner.name != "none" else None,
+        actors=sweep.keys.trial.actors,
     )
     key = hash_training(scenario, sweep.list_shared_keys(scenario))
     known = state.trainings.get(key)
@@ -712,7 +712,7 @@ def _tell(state: SearchState, trial: optuna.Trial, outcome: Outcome, note: Mappi
     if result == TrialState.COMPLETE and any(error is not None for error in outcome.errors):  # others have none
         more["standard_errors"] = list(outcome.errors)
     trial.set_user_attr(optuna_study.NOTES, {**note, **more})
-    state.study.sampler = optuna_study.make_sampler(state.sweep.sampler, trial.number, 0)
+    state.study.sampler = optuna_study.make_sampler(state.sweep.keys.sampler, trial.number, 0)
     state.study.tell(trial, outcome.values if result == TrialState.COMPLETE else None, result)
     names = [objective.name for objective in state.sweep.objectives]
     scores = ", ".join(f"{n} {v:.4g}" for n, v in zip(names, outcome.values, strict=False)) or outcome.error

@@ -52,9 +52,7 @@ def write_results(state: search.SearchState, *, report: bool = True) -> dict[str
     write_trials(state, trials)
     winners = find_winners(state.study)
     if not winners:
-        reasons = [
-            optuna_study.trial_note(trial)["error"] for trial in trials if "error" in optuna_study.trial_note(trial)
-        ]
+        reasons = [note["error"] for note in map(optuna_study.trial_note, trials) if "error" in note]
         raise FedrayError(f"no trial came to its end: {reasons[0] if reasons else 'all were pruned'}")
     complete = [trial.values for trial in trials if trial.state == TrialState.COMPLETE]
     if len(complete) > 1 and all(values == complete[0] for values in complete):
@@ -317,14 +315,14 @@ def run_sweep(
         optuna_study.mend_journal(journal)
         age = sweep.count_rounds_between_decisions()
         ages = base.rounds // age
-        location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.pruner, age, ages)
+        location = optuna_study.StudyLocation(storage or str(journal), sweep.name, sweep.keys.pruner, age, ages)
         with optuna_study.explain_storage(location.storage):
             trials_of_sweep = optuna_study.start_study(sweep, location, resume=resume, begun=begun)
             state = search.SearchState(sweep, folder.absolute(), trials_of_sweep, location, own, limit, points, say)
             log.info("training the trials")
             try:
-                how: dict[str, Any] = {"actors": sweep.actors, "wait_for": wait_for}
-                with search.make_workers(sweep.jobs, base, address, own, state.out, **how) as submit:
+                how: dict[str, Any] = {"actors": sweep.keys.trial.actors, "wait_for": wait_for}
+                with search.make_workers(sweep.keys.jobs, base, address, own, state.out, **how) as submit:
                     search.run_search(state, submit, confirm_directory)
             except KeyboardInterrupt:
                 raise FedrayError(f"interrupted; `fedray tune ... --out {state.out} --resume` goes on") from None

@@ -14,13 +14,14 @@ ROOT = Path(__file__).parents[2]
 RECORD = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done | tr "\\n" "\\t"\necho\n'
 
 
-@pytest.fixture
-def commands(tmp_path: Path) -> dict[str, list[list[str]]]:
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
     """The words of each command, by the script's option; a stand-in for `fedray` writes them down."""
-    stand_in = tmp_path / "fedray"
+    folder = tmp_path_factory.mktemp("papers")
+    stand_in = folder / "fedray"
     stand_in.write_text(RECORD)
     stand_in.chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
     def record(*words: str) -> list[list[str]]:
         script = ["sh", str(ROOT / "bench" / "papers.sh"), *words, "out"]

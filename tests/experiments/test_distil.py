@@ -12,7 +12,8 @@ from fedray.models.nets import build_net
 
 @pytest.fixture(scope="module")
 def run() -> fedray.Run:
-    return fedray.run(of_method("fens", {"method": {"aggregator": "class_weights"}, "local": {"epochs": 10}}))
+    keys = of_method("fens", {"method": {"aggregator": "class_weights"}, "local": {"epochs": 10}})
+    return fedray.run(keys, report=False)
 
 
 def distance(run: fedray.Run, student: fedray.experiments.results.Distilled) -> float:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from fedray.core.scores import cut_split, find_score
 from fedray.files.run_files import COLUMNS, Column, arrow_type
-from fedray.metrics.scores import describe_score
+from fedray.metrics.scores import SCORES
 from fedray.storage.checkpoint import TABLES_OF, list_table_columns
 
 NARROW = {"partition"}  # whose numbers are as narrow as they can be
@@ -13,8 +14,14 @@ NARROW = {"partition"}  # whose numbers are as narrow as they can be
 
 def find_column(table: str, name: str) -> Column | None:
     """Returns a column of a table, or a score in `rounds`. Returns None if the catalog does not have it."""
-    found = COLUMNS[table].get(name)
-    return describe_score(name) if found is None and table == "rounds" else found
+    if name in COLUMNS[table] or table != "rounds":
+        return COLUMNS[table].get(name)
+    whole = cut_split(name)[1]
+    inner = whole.removeprefix("member_")
+    if (found := find_score(inner)) is None:
+        return None
+    listed = whole != inner or (inner in SCORES and SCORES[inner].kind == "numbers")
+    return Column("numbers" if listed else "number", found.unit, found.text)
 
 
 def find_uncatalogued(tables: Mapping[str, pa.Schema]) -> list[str]:

@@ -27,6 +27,11 @@ def remove_scripts(page: str) -> str:
     return rest
 
 
+def with_small_plane(patch: pytest.MonkeyPatch) -> None:
+    """Makes the loss plane of runs coarse, which otherwise takes as long as a small run."""
+    patch.setattr("fedray.evaluation.report_data.PLANE_RESOLUTION", {"mlp": (3, 20), "conv": (3, 20)})
+
+
 def without_report(patch: pytest.MonkeyPatch) -> None:
     """Replaces the pages of runs, tables and sweeps by an empty one."""
     patch.setattr("fedray.report.page.write_report", lambda _run_dirs, out, **_: out.write_text("<html>"))

@@ -157,4 +157,4 @@ def _train(keys: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[Study, Prog
     return study, progress, runtime
 
 
-_train_once = lru_cache(64)(lambda keys: _train(json.loads(keys), {}))
+_train_once = lru_cache(128)(lambda keys: _train(json.loads(keys), {}))

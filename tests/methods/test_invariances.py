@@ -83,7 +83,7 @@ def test_evaluation_does_not_change_training() -> None:
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
-    return run({"predict": {"gamma": 0.05}}, out=tmp_path_factory.mktemp("predict") / "run")
+    return run({"predict": {"gamma": 0.05}, "report": False}, out=tmp_path_factory.mktemp("predict") / "run")
 
 
 @pytest.fixture(scope="module")

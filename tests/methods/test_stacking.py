@@ -8,7 +8,6 @@ import pytest
 import stacks
 import torch
 from modules import load_module
-from reports import without_report
 from small import copy_run, rows, scenario, train_rounds
 from stacks import BASES, BOTH, CLASSES, CLIENTS, EACH, STACK, WITHIN
 
@@ -98,10 +97,8 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedray.Run:
     """A stack that checkpoints after every round: 3 rounds of the bases, 3 of the meta model."""
-    given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2})
-    with pytest.MonkeyPatch.context() as patch:
-        without_report(patch)
-        return fedray.run(given, data=stacks.table(), out=tmp_path_factory.mktemp("stack") / "run")
+    given = scenario(STACK, {"checkpoint": {"every": 1, "keep": 9}, "replicates": 2, "report": False})
+    return fedray.run(given, data=stacks.table(), out=tmp_path_factory.mktemp("stack") / "run")
 
 
 @pytest.mark.parametrize("last_round", [1, 3, 5], ids=["bases", "between", "meta"])

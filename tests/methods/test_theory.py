@@ -145,8 +145,11 @@ def test_the_interval_widens_where_there_is_no_data() -> None:
 
 
 @pytest.mark.parametrize("model", [{"name": "mlp", "hidden": [8]}, {"name": "cnn", "channels": [3, 4], "hidden": [8]}])
-def test_the_plane_has_the_members_losses_at_the_members(model: dict[str, Any]) -> None:
+def test_the_plane_has_the_members_losses_at_the_members(
+    model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fig. 3, for stacks of linear layers and for convolutions: the corners of its triangle are the trained models."""
+    monkeypatch.setattr("fedray.evaluation.report_data.PLANE_RESOLUTION", PLANE_RESOLUTION)  # as users have it
     keys = {"method": {"models": 3}, "rounds": 20, "model": None, "local": {"lr": 0.2, "epochs": 2}}
     run = fedray.run(scenario(keys, {"model": model}))
     study, state = run.study, run.progress.state

@@ -27,8 +27,8 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("vgg11", (1, 28, 28), {"norm": "none"}),
     ("vgg11", (3, 32, 32), {}),
     ("resnet8", (3, 32, 32), {"norm": "group"}),
-    ("resnet18", (3, 32, 32), {}),
-    ("resnet18", (1, 8, 8), {"norm": "group"}),
+    ("resnet18", (3, 32, 32), {"width": 0.25}),
+    ("resnet18", (1, 8, 8), {"norm": "group", "width": 0.25}),
     ("resnet34", (1, 8, 8), {"width": 0.25}),
     *[
         (name, (1, 28, 28), {"norm": norm, **SMALL.get(name, {})})

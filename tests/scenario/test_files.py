@@ -1,6 +1,7 @@
 """Every scenario file that is shipped says where it is from, resolves and survives YAML; three train a round."""
 
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def test_a_copied_sweep_is_the_same_sweep(name: str, tmp_path: Path) -> None:
     """It names its scenario, which it no longer finds by a relative path."""
     copy = tmp_path / f"{Path(name).name}.yaml"
     copy_shipped(name, copy)
-    assert read_sweep(copy) == read_sweep(SHIPPED[name].path)
+    ours, theirs = read_sweep(copy), read_sweep(SHIPPED[name].path)
+    assert ours == replace(theirs, keys=replace(theirs.keys, scenario=ours.keys.scenario))
     with pytest.raises(BadInput, match="is there already"):
         copy_shipped(name, copy)
 

@@ -31,7 +31,8 @@ from fedray.simulation.study import AsyncRule
 from fedray.training import choice
 
 N = 10
-SMALL = {"clients": {"number": N}, "runtime": "inline", "report": False, "local": {"steps": 3, "lr": 0.1}}
+SMALL: dict[str, Any] = {"clients": {"number": N}, "runtime": "inline", "report": False}
+SMALL |= {"local": {"steps": 3, "lr": 0.1}, "evaluate": {"every": 1000}}
 SPREAD = {"clients": {"number": N, "tiers": {"slow": {"share": 0.5, "spread": 1.0}, "fast": {"uplink": 2e6}}}}
 CUBIC = {"data": {"name": "cubic"}, "model": {"name": "mlp"}}
 TOPK = {"compress": {"kind": "topk", "ratio": 0.1, "error_feedback": True}}
@@ -102,6 +103,7 @@ MODES = {
 def test_a_run_that_stops_anywhere_and_goes_on_ends_in_the_same_bits(mode: str, method: str, tmp_path: Path) -> None:
     """FedAvg with the residuals of sparse uploads."""
     keys = {**SPREAD, **(TOPK if method == "fedavg" else {}), "replicates": 2, "checkpoint": {"every": 4}}
+    keys["evaluate"] = {"every": 1}
     whole = run(method, 10, MODES[mode], **keys)
 
     def stop(snapshot: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ from small import run_command, scenario
 from sweeps import sweep
 
 import fedray
-from fedray.metrics.scores import SCORES, describe_score
+from fedray.core.scores import find_score
+from fedray.metrics.scores import SCORES
 from fedray.storage.checkpoint import list_table_columns
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run_directory.md"
@@ -39,7 +40,7 @@ def test_a_column_that_a_run_writes_is_in_the_catalogue(name: str, tmp_path: Pat
     assert find_uncatalogued(tables) == []
     assert {"rounds", "clients"} <= tables.keys() and ("client_scores" in tables) == (name != "bias and variance")
     assert ("bias2" in run.summary["metrics"]) == (name == "bias and variance")
-    units = {describe_score(score).unit for score in run.summary["metrics"]}  # type: ignore[union-attr]  # it has one
+    units = {find_score(score).unit for score in run.summary["metrics"]}  # type: ignore[union-attr]  # it has one
     assert ("share" in units) == (name == "classes" or "coverage_95" in run.summary["metrics"])
 
 
@@ -49,10 +50,10 @@ def test_so_are_those_of_sweeps() -> None:
 
 
 def test_derived_scores_have_the_unit_of_theirs() -> None:
-    assert [describe_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]  # it has one
+    assert [find_score(name).unit for name in SCORES] == [one.unit for one in SCORES.values()]  # type: ignore[union-attr]  # it has one
     member = find_column("rounds", "hold_out_member_nll")
     assert member is not None and (member.kind, member.unit) == ("numbers", "nats")
-    assert describe_score("accuracy_base_0_fold_12") is not None and describe_score("nll_mean") is None
+    assert find_score("accuracy_base_0_fold_12") is not None and find_score("nll_mean") is None
 
 
 def test_the_page_and_the_command_print_the_catalogue() -> None:

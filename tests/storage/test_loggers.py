@@ -1,7 +1,6 @@
 """Loggers are one function type; a missing package is one line that says how to get it."""
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ from small import scenario
 
 import fedray
 from fedray.core.errors import BadInput, Enough, FedrayWarning
-from fedray.storage.summary import mlflow, open_loggers
+from fedray.storage.summary import open_loggers
 
 METRICS: dict[str, Any] = {"accuracy": 0.5, "nll": float("nan"), "member_accuracy": [0.4, 0.6], "round": 3}
 
@@ -37,15 +36,17 @@ def test_tensorboard_writes_events(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("accuracy")] == [(10, 0.5), (20, 0.75)]
 
 
-def test_mlflow_makes_its_experiment_once_and_is_told_how_a_run_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_makes_its_experiment_once_and_is_told_how_a_run_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     client, fake = MagicMock(), MagicMock()
     client.get_experiment_by_name.side_effect = [None, *[SimpleNamespace(experiment_id="0")] * 2]
     fake.MlflowClient.return_value = client
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    with mlflow("sqlite:///x.db") as log:
+    with open_loggers(["mlflow"], tmp_path) as log:
         log(7, {"accuracy": 0.5})
     for error in (ValueError("wrong"), Enough("a target was reached")):
-        with pytest.raises(type(error)), mlflow("sqlite:///x.db"):
+        with pytest.raises(type(error)), open_loggers(["mlflow"], tmp_path):
             raise error
     client.create_experiment.assert_called_once_with("fedray")
     run = client.create_run.return_value.info.run_id
@@ -62,7 +63,7 @@ def test_loggers_and_watchers_see_each_evaluated_round_once_with_its_own_numbers
 
     def fake(dir: str) -> Any:
         asked.append(str(dir))
-        return nullcontext(lambda round, metrics: logged.append((round, metrics["accuracy"])))
+        return lambda round, metrics: logged.append((round, metrics["accuracy"])), lambda _ended: None
 
     monkeypatch.setattr("fedray.storage.summary.tensorboard", fake)
     keys = {"rounds": 12, "evaluate": {"every": 5}, "checkpoint": {"every": 2}, "loggers": "tensorboard:here"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from blocks import LOCALS, make_block
+from blocks import FEW, LOCALS, make_block
 from modules import TwoLayers
 from torch import Tensor, nn
 
@@ -297,7 +297,7 @@ def train_with(net: Net, shape: tuple[int, ...], block: Block, lanes: Any = "aut
 
 
 @needs_kernels
-@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize("local", FEW)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compiled_lanes_drop_what_the_loop_drops(name: str, local: str) -> None:
     net, shape = NETWORKS[name]

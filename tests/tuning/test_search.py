@@ -198,7 +198,8 @@ def test_pruned_trials_stop_computing_and_keep_what_they_had(tmp_path: Path) -> 
         assert (folder / "summary.json").exists() == (row["state"] == "complete")
     steps = [sorted(trial.intermediate_values) for trial in opened(tmp_path / "s").trials]
     assert steps == [[1, 2, 3], [1, 2, 3], [1, 2], [1, 2]]
-    where = optuna_study.StudyLocation(str(tmp_path / "s" / "study.journal"), "sweep", read_sweep(found).pruner, 2, 3)
+    pruner = read_sweep(found).keys.pruner
+    where = optuna_study.StudyLocation(str(tmp_path / "s" / "study.journal"), "sweep", pruner, 2, 3)
     again = train_again(found, tmp_path / "s", trials[2], where)
     assert (again.state, again.rounds) == ("pruned", 4)
     assert fedray.resume(tmp_path / "s" / trials[2]["run_directory"]).summary["rounds"] == 6
@@ -247,7 +248,7 @@ def test_a_repeated_pruned_trial_reports_what_the_first_one_did(tmp_path: Path) 
     study.add_trial(known)
     study.enqueue_trial({"local.lr": 0.1})
     found = read_sweep(sweep({"local.lr": LR}, pruner={"name": "median"}))
-    location = optuna_study.StudyLocation("none", "sweep", found.pruner, age=2, ages=3)
+    location = optuna_study.StudyLocation("none", "sweep", found.keys.pruner, age=2, ages=3)
     state = SearchState(found, tmp_path, study, location, UserObjects(), 2, None, told.append)
     training._repeat(state, study.ask(space), study.trials[0])
     first, again = study.trials

@@ -253,19 +253,15 @@ def encode_inputs(frame: Any, columns: TableColumns, origin: Float64 | None = No
         >>> name_inputs(found)
         ('age', 'city=Oslo', 'city=Rome')
     """
-    x = np.empty((len(frame), len(name_inputs(columns))), dtype=np.float32)
-    place = 0
+    x, place = np.empty((len(frame), len(name_inputs(columns))), dtype=np.float32), 0
     for column in columns.inputs:
-        values = columns.categories.get(column)
-        if values is None:
-            x[:, place] = _as_numbers(frame[column]) - (0.0 if origin is None else origin[place])
-            place += 1
-        else:
-            code = _number_values(frame[column], values)
-            own = np.flatnonzero(code >= 0)
-            x[:, place : place + len(values)] = 0
-            x[own, place + code[own]] = 1
-            place += len(values)
+        block: Array
+        if (values := columns.categories.get(column)) is None:
+            block = _as_numbers(frame[column])[:, None] - (0.0 if origin is None else origin[place])
+        else:  # an unknown value has the number -1, which is no place
+            block = _number_values(frame[column], values)[:, None] == np.arange(len(values))
+        x[:, place : place + block.shape[1]] = block
+        place += block.shape[1]
     return x
 
 
@@ -282,10 +278,8 @@ def find_table_origin(frame: Any, columns: TableColumns) -> Float64 | None:
 
 def name_inputs(columns: TableColumns) -> tuple[str, ...]:
     """Returns the names of the f inputs: `column`, or `column=value` for an input of a category."""
-    named = [
-        [f"{column}={value}" for value in columns.categories[column]] if column in columns.categories else [str(column)]
-        for column in columns.inputs
-    ]
+    known = columns.categories
+    named = ([f"{name}={value}" for value in known[name]] if name in known else [name] for name in columns.inputs)
     return tuple(name for part in named for name in part)
 
 
