@@ -52,7 +52,7 @@ def _names_of_examples(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes empty pages in place of reports, which take ten times as long as a small run.
+    """Writes empty pages in place of reports, which take ten times as long as a small run, and makes the plane coarse.
 
     A test that reads a page has the mark `drawn`, or `short_report` where one picture is enough.
     """

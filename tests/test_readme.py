@@ -20,7 +20,7 @@ def test_the_first_blocks_are_the_run_and_the_test_command() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_blocks_of_a_front_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The quickstart has fewer rounds here and draws no report, and the sweep uses a process less."""
+    """The quickstart has fewer rounds and epochs here and draws no report, and the sweep uses a process less."""
     monkeypatch.chdir(tmp_path)
     for folder in ("scenarios", "tune"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

@@ -363,7 +363,7 @@ class StoredShards:
 
         The arrays hold indices of the samples of the clients and of the server, numbers of samples, and wrong labels.
         """
-        tables = [CutTable(cuts) for cuts in (self.dealt.kept, self.dealt.held) if cuts]
+        tables = [self._train, *(CutTable(cuts) for cuts in [self.dealt.held] if cuts)]
         changed = [] if self._labels is None else [self._labels.numpy()]  # wrong labels of some clients
         return [*(part for table in tables for part in (table.rows, table.size)), *self._server, *changed]
 

@@ -482,7 +482,7 @@ def draw_named(draws: Mapping[str, Callable[[], Figure | None]], name: str, of: 
 
 def has_band(figure: Figure) -> bool:
     """Returns whether a figure shows how far replicates and folds differ."""
-    return any(artist.get_gid() == curves.WORLDS_BAND for artist in figure.findobj())
+    return any(one.get_gid() == curves.WORLDS_BAND for axes in figure.axes for one in axes.collections)
 
 
 def draw_alone(draw: Callable[[], Figure | None]) -> Figure | None:
