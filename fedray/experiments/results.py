@@ -460,7 +460,7 @@ class Run:
 
     def _read_state(self) -> State:
         self._require_newest_checkpoint()
-        return checkpoint.load_checkpoint(self.path / self._folder)[0].state
+        return checkpoint.load_study_checkpoint(self.path, self.study, self._folder)[0].state
 
     def export(self, out: str | Path | None = None, format: str = "safetensors") -> list[Path]:
         """Writes the models as files that other programs load without fedray.
@@ -647,7 +647,7 @@ class Run:
                 version = newest, (folder / f"round-{newest:06d}").stat().st_mtime_ns
         if self._predictor is None or version is None or self._predictor[0] != version:
             self._require_newest_checkpoint()
-            progress, private = checkpoint.load_checkpoint(self.path / self._folder)
+            progress, private = checkpoint.load_study_checkpoint(self.path, self.study, self._folder)
             self._predictor = version, Predictor(self.study, progress.state, private)
         return self._predictor[1]
 

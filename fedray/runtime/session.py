@@ -295,7 +295,7 @@ def _begin(study: Study, runtime: Runtime, out: Path) -> Progress:
         runtime.restore({})
         log.info("training")
         return begin_progress(study)
-    progress, private = checkpoint.load_checkpoint(out / "checkpoints")
+    progress, private = checkpoint.load_study_checkpoint(out, study)
     runtime.restore(private)
     directory.drop_newer_parts(out, progress.round)
     log.info("training from round %s on", progress.round)

@@ -207,6 +207,32 @@ def hash_state(model: str, state: State, private: dict[str, torch.Tensor]) -> st
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Reading a checkpoint for a study. Number and length of the models and number of worlds must be those of the study.
+
+
+def load_study_checkpoint(
+    out: Path, study: Study, folder: str = "checkpoints"
+) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """Returns the progress and the clients' private vectors in the newest checkpoint of a run directory.
+
+    Raises:
+        Damaged: A file of the checkpoint is missing or was changed.
+        FedrayError: There is no checkpoint, or the checkpoint belongs to a different study.
+    """
+    progress, private = load_checkpoint(out / folder)
+    models, layout = study.worlds * study.method.phase.models, study.net.layout
+    wanted = (models, layout.d), (models, len(layout.counters)), study.worlds
+    state = progress.state
+    found = tuple(state.models.shape), tuple(state.counters.shape), len(progress.sim_seconds)
+    if found != wanted:
+        raise FedrayError(
+            f"{out / 'scenario.yaml'} wants models, counters and worlds of {wanted}, but the checkpoint of round "
+            f"{progress.round} holds {found}: restore the scenario the run began with"
+        )
+    return progress, private
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # The repair of a damaged run directory by `fedray resume`, which sets damaged files aside and makes them again.
 #
 # Nothing is deleted. If a checkpoint or a part of a table is truncated or changed, it is moved to `set-aside/1` (or 2,

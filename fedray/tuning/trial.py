@@ -328,7 +328,7 @@ def score_models(folder: Path, scenario: Scenario, own: UserObjects, *, test: bo
     Returns a row for each replicate and fold. `test` says whether models are also scored on the test set.
     """
     study = reopen_study(folder, own, predict=scenario.predict, evaluate=scenario.evaluate)
-    progress, private = checkpoint.load_checkpoint(folder / "checkpoints")
+    progress, private = checkpoint.load_study_checkpoint(folder, study)
     runtime = Inline(study, choose_device(scenario, study, folder))
     runtime.restore(private)
     return list(make_evaluator(study, runtime, test=test)(progress))

@@ -14,7 +14,7 @@ from fedray.core.errors import FedrayWarning, ScenarioWarning
 from fedray.methods import Answer, Method, Setting, federated, federated_each
 from fedray.scenario.loader import read_scenario
 from fedray.simulation.rounds import begin_progress
-from fedray.storage.checkpoint import load_checkpoint
+from fedray.storage.checkpoint import load_study_checkpoint
 
 SERVER = [{"name": "linear", "tier": "phones"}, {"name": "mlp", "tier": "server"}]  # the server alone has the second
 TIERS = {"phones": {"number": 4}, "server": {"number": 0}}
@@ -45,7 +45,7 @@ def test_models_whose_clients_were_all_lost_are_those_that_equal_their_first_wei
     with pytest.warns(FedrayWarning):
         run = fedray.run(keys(4, 1, **lossy), runtime="inline", report=False)
     first = begin_progress(run.study).state.models
-    last = load_checkpoint(run.path / "checkpoints")[0].state.models
+    last = load_study_checkpoint(run.path, run.study)[0].state.models
     untrained = (first == last).all(dim=-1).reshape(2, -1).sum(dim=1)
     assert run.summary["untrained_models"] == int(untrained.max()) > 0
 

@@ -226,13 +226,18 @@ def test_a_run_that_was_made_longer_has_the_summary_of_a_long_one(monkeypatch: p
     assert fedray.resume(short.path, rounds=7).summary["metrics"] == long.summary["metrics"]
 
 
-def test_fewer_rounds_than_a_run_has_done_end_it(run: fedray.Run, tmp_path: Path) -> None:
+def test_another_shape_of_models_under_a_checkpoint_is_refused(run: fedray.Run, tmp_path: Path) -> None:
     """Where no identity says that it is another one."""
     again = copy_run(run, tmp_path / "again", 4)
-    for name in ("identity.json", "manifest.json"):
-        (again / name).unlink(missing_ok=True)
-    (again / "scenario.yaml").write_text((again / "scenario.yaml").read_text().replace("rounds: 4", "rounds: 3"))
-    assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
+    text = (again / "scenario.yaml").read_text()
+    for change in ("rounds: 3", "models: 3"):  # fewer rounds than it has done end it
+        for name in ("identity.json", "manifest.json"):
+            (again / name).unlink(missing_ok=True)
+        (again / "scenario.yaml").write_text(re.sub(f"{change[:-1]}[45]", change, text))
+        if change == "rounds: 3":
+            assert fedray.resume(again).summary["state_hash"] == run.summary["state_hash"]
+    with pytest.raises(FedrayError, match=r"wants .* \(\(3, 610\).* the checkpoint of round 4 holds \(\(5, 610\)"):
+        fedray.resume(again)
 
 
 def test_two_processes_never_write_one_directory(
