@@ -14,6 +14,7 @@ import numpy as np
 
 from fedray.core.types import FloatArray, IntArray, State
 from fedray.evaluation import answers
+from fedray.evaluation.personal import ask_own
 from fedray.metrics import conformal
 from fedray.simulation.study import ClientScores, Runtime, Study
 
@@ -194,10 +195,10 @@ def measure_all_sets(
     def ask(split: str, thresholds: Sequence[conformal.Threshold]) -> answers.Own:
         values = np.full(study.worlds, np.inf)  # worlds that are not measured keep infinite thresholds
         values[: len(thresholds)] = [one.value for one in thresholds]
-        return answers.ask_own(runtime, state, make_request(split, rule, values))
+        return ask_own(runtime, state, make_request(split, rule, values))
 
     personal, told = study.method.phase.is_personal, dict[str, answers.Own]()
-    own = answers.ask_own(runtime, state, make_request("hold_out", rule)) if personal else None
+    own = ask_own(runtime, state, make_request("hold_out", rule)) if personal else None
     found = [calibrate(study, w, measured, rule, own) for w in range(worlds)]
     if personal:
         told["hold_out"] = ask("hold_out", [one.half.known_clients for one in found])

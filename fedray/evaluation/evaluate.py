@@ -16,7 +16,7 @@ from torch import Tensor
 from fedray.core.errors import BadInput
 from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_CLIENTS, AverageKind, BoolArray, FloatArray, IntArray, State, Tier
-from fedray.evaluation import answers
+from fedray.evaluation import answers, personal
 from fedray.evaluation.conformal import ClientSets, add_client_sets, measure_all_sets, name_size
 from fedray.evaluation.regression import SQUARED_ERROR, Members, decompose_squared_error, read_members, score_regression
 from fedray.metrics import classification, regression
@@ -61,20 +61,6 @@ def make_request(study: Study, split: str) -> answers.ClientRequest:
     return answers.ClientRequest(split, measure_answers, means=3 + classification.BINS if study.classes else 4)
 
 
-def ask_own_splits(
-    study: Study, runtime: Runtime, state: State, test: bool, make_request: Callable[[str], answers.ClientRequest]
-) -> dict[str, answers.Own]:
-    """Returns for each split the results of clients with their own models.
-
-    The dict is empty if clients have no own models. `make_request` is a function that takes a split and returns the
-    request to the clients. The test split is used only if `test` is True.
-    """
-    if not study.method.phase.is_personal:
-        return {}
-    splits = [split for split, asked in (("test", test), ("hold_out", study.hold_out)) if asked]
-    return {split: answers.ask_own(runtime, state, make_request(split)) for split in splits}
-
-
 def list_scored_tiers(study: Study) -> Sequence[Tier]:
     """Returns the tiers that get scores.
 
@@ -93,7 +79,7 @@ def score_tiers(
         study: The trained study (the objects of the run).
         world: Index of the world (a seed and a fold).
         measured: The results of the runtime for this evaluation.
-        own: For each split, the results of clients with their own models (`ask_own_splits`).
+        own: For each split, the results of clients with their own models (`personal.ask_own_splits`).
         sets: The coverage and size of each client's conformal sets on its test samples. None means that there are no
             sets.
 
@@ -168,7 +154,7 @@ def measure_models(study: Study, runtime: Runtime, state: State, test: bool) -> 
             f"method {study.method.name}: its Answer has combine, which gives everybody the same probabilities of "
             "classes: leave it out, or real targets, predict.gamma, evaluate.personal and predict.average = logits"
         )
-    own = answers.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
+    own = personal.ask_own_scores(runtime, state) if study.method.phase.is_personal else {}
     weights: dict[int, FloatArray] = {}
     if has_client_weights(study, answer):
         known = [np.arange(answers.count_known(study))] * study.worlds
@@ -208,7 +194,7 @@ def find_client_weights(
         return answers.measure_weights(study, runtime, answer.state, clients)
     asked = {world: some for world, some in enumerate(clients) if len(some)}
     if study.method.one_model_per_client:
-        return {world: answers.weigh_own_models(answer, world, some) for world, some in asked.items()}
+        return {world: personal.weigh_own_models(answer, world, some) for world, some in asked.items()}
     losses = {world: torch.zeros(answer.models, len(some)) for world, some in asked.items()}
     if study.parts or (answer.models > 1 and study.evaluation.gamma not in (None, np.inf)):  # others need no losses
         pieces = runtime.ask(studies.losses_of(answer.models, clients), answer.state)
@@ -442,7 +428,7 @@ def _measure_uncertainty(
 # A user's metrics, which return a value for each world and split.
 
 
-def score_own_metrics(study: Study, world: int, split: str, found: Predicted) -> dict[str, float]:
+def score_user_metrics(study: Study, world: int, split: str, found: Predicted) -> dict[str, float]:
     """Computes the user's own metrics, and returns their values by name.
 
     Args:
@@ -586,7 +572,7 @@ def make_evaluator(
         sets = []
         if study.evaluation.conformal is not None:
             sets = measure_all_sets(study, runtime, progress.state, measured, study.worlds)
-        ask = partial(ask_own_splits, study, runtime, progress.state, test)
+        ask = partial(personal.ask_own_splits, study, runtime, progress.state, test)
         own = ask(partial(make_request, study)) if study.evaluation.by_tier or study.evaluation.personal else {}
         metrics = ask(ask_sample_metrics) if list_sample_metrics(study) else {}
         rows = []
@@ -626,7 +612,7 @@ def _score_world(
     for split, prefix, _ in scored:
         found = predict_split(study, world, outputs[split], split, answer, residual=residual)
         scores = score_answer(study, study.split(split, world)[1], found)
-        further = score_own_metrics(study, world, split, found)
+        further = score_user_metrics(study, world, split, found)
         scores |= {name: value for name, value in further.items() if name not in scores}
         if measured.ood:
             scores |= score_ood(study, world, outputs[split], join_pieces(measured.ood, world), answer)
@@ -664,7 +650,7 @@ def _score_clients(
     If all clients predict in the same way, the result has only the n clients whose scores are recorded, `[n]`.
     """
     if measured.own:
-        return answers.pick_own_scores(measured.own, world, split, lowest=not study.classes)
+        return personal.pick_own_scores(measured.own, world, split, lowest=not study.classes)
     answer, weights = measured.answer, measured.weights.get(world)
     if answer.combine is None:
         voters = answer.drop_absent(outputs[split], world)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedray.core.method import Answer
 from fedray.core.types import FloatArray, IntArray, Objective, State
-from fedray.evaluation import answers, evaluate
+from fedray.evaluation import answers, evaluate, personal
 from fedray.evaluation.conformal import measure_all_sets
 from fedray.evaluation.evaluate import find_client_weights, has_client_weights
 from fedray.evaluation.regression import read_members
@@ -256,7 +256,7 @@ def _client_arrays(study: Study, runtime: Runtime, state: State, outputs: Tensor
     equal = np.tile(common_weights, (len(known), 1))
     weights = find_client_weights(study, runtime, answer, [known])[0] if has_client_weights(study, answer) else equal
     if study.method.phase.is_personal:
-        scores = answers.pick_own_scores(answers.ask_own_scores(runtime, state), 0, lowest=not study.classes)
+        scores = personal.pick_own_scores(personal.ask_own_scores(runtime, state), 0, lowest=not study.classes)
     else:
         scores = answers.measure_clients(study, 0, outputs, weights)
     if study.classes:

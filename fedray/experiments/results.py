@@ -43,7 +43,8 @@ from fedray.core.method import Answer
 from fedray.core.types import EVALUATED_ROWS, VARIANCE_FLOOR, BoolArray, FloatArray, Net, State
 from fedray.data.adaptation import read_inputs
 from fedray.data.types import find_range, remark_on_scale
-from fedray.evaluation.answers import Residual, ask_own, draw_uniform, measure_own_residual, pick_own_models
+from fedray.evaluation import personal
+from fedray.evaluation.answers import Residual, draw_uniform
 from fedray.evaluation.conformal import Thresholds, calibrate, make_request
 from fedray.evaluation.evaluate import find_client_weights, measure_models
 from fedray.evaluation.regression import find_noise, predict_targets
@@ -136,7 +137,7 @@ def calibrate_answers(
     """
     study = replace(study, evaluation=replace(study.evaluation, conformal=rule, ood=False))
     measured = measure_models(study, runtime, state, test=False)
-    own = ask_own(runtime, state, make_request("hold_out", rule)) if study.method.phase.is_personal else None
+    own = personal.ask_own(runtime, state, make_request("hold_out", rule)) if study.method.phase.is_personal else None
     return [calibrate(study, w, measured, rule, own).whole for w in range(study.worlds)], measured.residual
 
 
@@ -207,7 +208,7 @@ class Predictor:
         models, first = slice(world * answer.models, (world + 1) * answer.models), 0
         rows, counters = answer.state.models[models], answer.state.counters[models]
         if client is not None and study.method.phase.is_personal:
-            rows = pick_own_models(self.worker, self.state, world, client)
+            rows = personal.pick_own_models(self.worker, self.state, world, client)
             answer = Answer(State(rows, counters, {}), len(rows))
         elif study.parts:  # one network, whose first outputs are those of the stack
             assert answer.weights is not None
@@ -255,7 +256,7 @@ class Predictor:
         spread, alone = known and known.mean, len(found.members) == 1 or bool(study.parts)
         if client is not None and study.method.phase.is_personal:
             state = answer.state
-            spread = measure_own_residual(self.worker, state.models, state.counters, world, client)
+            spread = personal.measure_own_residual(self.worker, state.models, state.counters, world, client)
         elif client is not None and known is not None and (own := known.of(client)) is not None:
             spread, alone = own, True
         alone = alone and answer.spread is None and study.net.objective != "gaussian_nll"

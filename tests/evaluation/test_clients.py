@@ -9,7 +9,8 @@ from plain import rows_of
 from small import scenario
 
 import fedray
-from fedray.evaluation.answers import WeightedRows, pick_own_scores, summarize_clients
+from fedray.evaluation.answers import WeightedRows, summarize_clients
+from fedray.evaluation.personal import pick_own_scores
 from fedray.metrics import classification, regression
 
 NUMBER = 6
