@@ -12,7 +12,7 @@ Example:
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -218,13 +218,12 @@ def check_sweep(sweep: Sweep) -> None:
             raise BadInput(
                 f"space.{parameter.key}.points = {parameter.points} is for sampler: grid: leave it out, or give step"
             )
-    trials = [base]
     for parameter, chosen in space.enumerate_corners(sweep.space):
         try:
-            trials.append(sweep.scenario(chosen))
-            _check_trial(trials[-1])
+            trial = sweep.scenario(chosen)
+            _check_trial(trial)
             for key in ("hold_out", "test_clients"):  # set by a choice for the whole section `data`
-                own, common = getattr(trials[-1].data, key), getattr(base.data, key)
+                own, common = getattr(trial.data, key), getattr(base.data, key)
                 if own != common:
                     raise BadInput(
                         f"data.{key} = {quote_value(own)}, but {quote_value(common)} in the scenario: trials would be "
@@ -232,7 +231,7 @@ def check_sweep(sweep: Sweep) -> None:
                     )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
-    _refuse_unread(sweep, trials)
+    _refuse_unread(sweep)
     _refuse_idle(sweep)
 
 
@@ -247,16 +246,13 @@ def _check_trial(scenario: Scenario) -> None:
             )
 
 
-def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
+def _refuse_unread(sweep: Sweep) -> None:
     """Refuses a space in which no key can change any objective. Warns of single keys that cannot."""
-    if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
-        return
-    ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
-    keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
     names = ", ".join(objective.name for objective in sweep.objectives)
+    keys, unread = _list_unread_keys(sweep, sweep.objectives)
     idle = [
         f"space.{key} cannot act on {names}: leave it out, or add {space.INFERENCE[key.split('.')[1]]}"
-        for key in space.list_idle_keys(keys, sweep.objectives, ends)
+        for key in unread
     ]
     if len(idle) == len(keys):
         raise BadInput(idle[0])
@@ -266,15 +262,18 @@ def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
     """Returns, for each objective, the keys of the parameters that cannot change its value."""
-    base = sweep.scenario({})
-    if base.callbacks:
-        return tuple(frozenset() for _ in sweep.objectives)
-    found = []
-    for objective in sweep.objectives:
-        keys = [key for parameter in sweep.space for key in _list_searched_keys(parameter)]
-        idle = set(space.list_idle_keys(keys, [objective], list_end_metrics(base)))
-        found.append(frozenset(p.key for p in sweep.space if idle.issuperset(_list_searched_keys(p))))
-    return tuple(found)
+    unread = [set(_list_unread_keys(sweep, [objective])[1]) for objective in sweep.objectives]
+    return tuple(frozenset(p.key for p in sweep.space if one.issuperset(_list_searched_keys(p))) for one in unread)
+
+
+def _list_unread_keys(sweep: Sweep, objectives: Sequence[SweepObjective]) -> tuple[list[str], list[str]]:
+    """Lists the searched keys, and those of them that change no objective and end no training."""
+    trials = [sweep.scenario({}), *(sweep.scenario(chosen) for _, chosen in space.enumerate_corners(sweep.space))]
+    keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
+    if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
+        return keys, []
+    ends = [metric for scenario in trials for metric in list_end_metrics(scenario)]
+    return keys, space.list_idle_keys(keys, objectives, ends)
 
 
 def warn_of_missing_noise(sweep: Sweep) -> None:

@@ -55,6 +55,9 @@ def test_a_key_without_effect_was_ranked_on_the_page(tmp_path: Path) -> None:
         run(given, tmp_path / "s")
     (view,) = seen
     assert list_idle_parameters(read_sweep(given)) == (frozenset({"predict.gamma"}), frozenset())
+    stop = [None, {"metric": "hold_out_personal_accuracy"}]
+    with_stop = {**given, "space": {**given["space"], "stop": stop}}  # gamma acts: it may end a training
+    assert list_idle_parameters(read_sweep(with_stop)) == (frozenset(), frozenset())
     first, second = (page.compute_importance(view, i) for i in (0, 1))
     assert set(first) == {"local.lr", "local.momentum"} and sum(first.values()) == pytest.approx(1.0)
     assert "predict.gamma" in second
