@@ -22,7 +22,7 @@ from fedray.evaluation.evaluate import find_client_weights, has_client_weights
 from fedray.evaluation.regression import read_members
 from fedray.files import plain
 from fedray.metrics import classification, regression
-from fedray.models.net import per_sample, split_gaussian
+from fedray.models.net import measure_losses, split_gaussian
 from fedray.simulation import study as studies
 from fedray.simulation.stacking import collect_stack_report
 from fedray.simulation.study import Host, Progress, Question, Runtime, Study, join_pieces
@@ -158,7 +158,7 @@ def measure_loss_plane(study: Study, state: State) -> dict[str, FloatArray]:
     def measure(rows: Tensor) -> Tensor:
         n = len(rows)
         outputs = engine.outputs(study.net, rows, state.counters[:1].expand(n, -1), x.expand(n, *x.shape))
-        return per_sample(study.net.objective, outputs, y.expand(n, *y.shape)).double().mean(1)
+        return measure_losses(study.net.objective, outputs, y.expand(n, *y.shape)).double().mean(1)
 
     axes, points = find_plane_basis(state.models[:3])
     low, high = points.min(axis=0), points.max(axis=0)

@@ -24,7 +24,7 @@ from fedray.core.method import FORWARD, Piece
 from fedray.core.types import EVALUATED_ROWS, FloatArray, Net, Plan, State
 from fedray.data.shards import read_clients
 from fedray.metrics.classification import to_floats
-from fedray.models.net import per_sample
+from fedray.models.net import measure_losses
 from fedray.training.update import Site, Update
 
 MIXTURE = "mixture"  # name of the private value that holds a client's weight of each model
@@ -152,5 +152,5 @@ def sample_losses(site: Site, state: State, models: int, world: int, client: int
         outputs = site.forward(state.models[of_world], state.counters[of_world], world, x)
         y = site.shards.scaling.targets(raw[None], where)[0].to(outputs.device)
         y = y.to(outputs.dtype) if y.is_floating_point() else y
-        pieces.append(per_sample(site.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
+        pieces.append(measure_losses(site.net.objective, outputs, y.expand(k, *y.shape)).double().cpu())
     return torch.cat(pieces, dim=1)

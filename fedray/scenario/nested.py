@@ -69,7 +69,7 @@ class _Loader(Composer, yaml.CSafeLoader):
         return dict(super().construct_mapping(node, deep=True))
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.CSafeDumper):
     """A YAML dumper that quotes every text that YAML 1.1 or 1.2 could take for a number."""
 
     def ignore_aliases(self, _data: Any) -> bool:
@@ -82,7 +82,7 @@ for _tag, (_pattern, _first) in _CORE.items():
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _CORE["tag:yaml.org,2002:float"][0], list("-+.0123456789"))
 
 
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+def _text(dumper: yaml.CSafeDumper, value: str) -> yaml.ScalarNode:
     # PyYAML writes U+0085 unchanged, and a reader turns U+0085 into a space; in double quotes it is escaped
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 

@@ -22,7 +22,7 @@ from fedray.data.shards import Shards, StoredShards, read_clients, share_array
 from fedray.data.types import add_back
 from fedray.features.stacking import Voter
 from fedray.metrics.conformal import ConformalRule
-from fedray.models.net import per_sample
+from fedray.models.net import measure_losses
 from fedray.simulation.devices import CountingRule, Devices, ServerDevice
 from fedray.training.choice import Engine, choose_engine
 from fedray.training.update import Site
@@ -763,7 +763,7 @@ def mean_losses_of(host: Host, models: Tensor, counters: Tensor, world: int, cli
 
     def loss(x: Tensor, targets: Tensor) -> Tensor:
         outputs = host.forward(models, counters, world, x)
-        return per_sample(host.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
+        return measure_losses(host.study.net.objective, outputs, targets.expand(len(outputs), *targets.shape)).double()
 
     return mean_scores(host, world, client, loss, len(models))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedray.core.types import Objective
-from fedray.models.net import factor_fisher, per_sample, split_gaussian
+from fedray.models.net import factor_fisher, measure_losses, per_sample, split_gaussian
 
 GENERATOR = torch.Generator().manual_seed(1)
 OUTPUTS = torch.randn(6, 4, generator=GENERATOR)
@@ -43,6 +43,15 @@ def test_a_column_of_outputs_meets_a_vector_of_targets_without_broadcasting(obje
     assert per_sample(objective, column, vector).shape == (6,)
     with pytest.raises(RuntimeError):
         per_sample(objective, OUTPUTS, vector)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 15, 16, 40])
+def test_a_measured_loss_has_the_same_bits_alone_and_among_others(classes: int) -> None:
+    outputs, y = 3 * torch.randn(2, 21, classes, generator=GENERATOR), torch.arange(42).view(2, 21) % classes
+    together = measure_losses("cross_entropy", outputs, y)
+    torch.testing.assert_close(together, per_sample("cross_entropy", outputs, y))
+    alone = [measure_losses("cross_entropy", outputs[:, i : i + 1], y[:, i : i + 1]) for i in range(21)]
+    assert torch.equal(torch.cat(alone, dim=1), together)
 
 
 @pytest.mark.parametrize(("objective", "y"), CASES)
