@@ -1,5 +1,6 @@
 """Scenarios of the Ray tests, and their runs; images of 6 x 6 pixels, made here, travel to the actors as an object."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,7 @@ def open_nodes(cpus: Sequence[int], head: int | None = None) -> Iterator[Any]:
     first node, on which this process is; None: it is on the first one of `cpus`.
     """
     environment.prepare_process()  # before Ray is loaded
+    os.environ.setdefault("RAY_worker_niceness", "0")  # as on a Ray that a run starts: other tests take the cores, too
     import ray
     from ray.cluster_utils import Cluster
 

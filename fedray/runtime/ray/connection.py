@@ -289,6 +289,7 @@ def _start(folder: Path, **has: Any) -> dict[str, subprocess.Popen[bytes]]:
     os.environ[environment.MARK] = str(folder)
     # Ray would start workers in advance, but fedray's workers have a different environment and could not use them
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15 a worker gets 3 % of a core on which others compute
     untyped: Any = ray_worker
     try:
         for tries in range(1, MOST_TRIES + 1):
