@@ -248,8 +248,8 @@ def per_sample(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
 def measure_losses(objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
     """Returns the result of `per_sample`, for outputs through which no gradient flows.
 
-    On a CPU, the softmax over few classes is six times as fast if the classes are the first axis. It then also has the
-    same bits on all processors. Vectors have at most 16 numbers, and the samples are filled up to whole vectors.
+    With AVX-512, the softmax over few classes is six times as fast if the classes are the first axis. It then also has
+    the same bits as with AVX2. A vector has at most 16 numbers, and the samples are filled up to whole vectors.
     """
     classes = outputs.shape[-1]
     if objective != "cross_entropy" or classes >= MOST_IN_VECTOR or outputs.device.type != "cpu":
