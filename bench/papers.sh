@@ -3,7 +3,7 @@
 #
 #   FEDRAY_DATA=... sh bench/papers.sh [OUT]             # the small tables: eight hours of a core. OUT: runs/papers
 #   FEDRAY_DATA=... sh bench/papers.sh --measured [OUT]  # and every other table of scenarios/papers, at the size
-#                                                                that it has in docs/results: 83 hours in all
+#                                                                that it has in docs/results: 87 hours in all
 #   FEDRAY_DATA=... sh bench/papers.sh --all [OUT]       # and all files as they are: days of a core, or a GPU
 #   JOBS=2 sh bench/papers.sh                            # two cells at a time
 set -euf
@@ -61,7 +61,8 @@ if [ -n "$more" ]; then # the numbers behind a line: minutes of a core that it t
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 7
     table table2_mnist_proxy_140 fed_ensemble_table2_mnist_proxy rounds=140 \
         --cells at_test_noniid_fedavg,at_test_noniid_fed_ensemble                             # 6
-    table table5_iid fed_ensemble_table5 --cells models_5,models_20,models_80 runtime=inline    # 105
+    for s in 0 1 2; do table table5_iid_$s fed_ensemble_table5 --cells models_5,models_20,models_80 runtime=inline seed=$s; done # 315
+    for s in 1 2; do table shakespeare_$s fed_ensemble_table2_shakespeare seed=$s; done         # 36
     proxy="rounds=100 replicates=3 local.lr=0.127 local.epochs=null local.steps=3 evaluate.every=50 runtime=inline"
     for n in 4 6 7; do table table$n fed_ensemble_table$n $proxy; done                        # 67, with the next
     table table5 fed_ensemble_table5 $proxy data.partition='{name: classes, classes: 2}'
