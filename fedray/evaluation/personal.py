@@ -73,9 +73,8 @@ def score_own_models(host: Host, state: State, world: int, client: IntArray) -> 
             counters = shared.repeat(len(own) // phase.models, 1)
             places = torch.arange(len(y)) if rows is None else torch.from_numpy(rows)
             for part in torch.split(places, EVALUATED_ROWS):
-                votes = cast_votes(
-                    study, world, host.forward(own, counters, world, inputs[part]).cpu()
-                )  # [P * K, n, C]
+                outputs = host.forward(own, counters, world, inputs[part]).cpu()
+                votes = cast_votes(study, world, outputs)  # [P * K, n, C]
                 answers = votes.reshape(-1, phase.models, *votes.shape[1:]).mean(axis=1)  # [P, n, C]
                 errors.append(score_rows(study, answers, y[part]))
             return np.concatenate(errors, axis=1)
