@@ -218,12 +218,13 @@ def check_sweep(sweep: Sweep) -> None:
             raise BadInput(
                 f"space.{parameter.key}.points = {parameter.points} is for sampler: grid: leave it out, or give step"
             )
+    trials = [base]
     for parameter, chosen in space.enumerate_corners(sweep.space):
         try:
-            trial = sweep.scenario(chosen)
-            _check_trial(trial)
+            trials.append(sweep.scenario(chosen))
+            _check_trial(trials[-1])
             for key in ("hold_out", "test_clients"):  # set by a choice for the whole section `data`
-                own, common = getattr(trial.data, key), getattr(base.data, key)
+                own, common = getattr(trials[-1].data, key), getattr(base.data, key)
                 if own != common:
                     raise BadInput(
                         f"data.{key} = {quote_value(own)}, but {quote_value(common)} in the scenario: trials would be "
@@ -231,7 +232,7 @@ def check_sweep(sweep: Sweep) -> None:
                     )
         except BadInput as wrong:
             raise BadInput(f"space.{parameter.key}: {wrong}") from None
-    _refuse_unread(sweep)
+    _refuse_unread(sweep, trials)
     _refuse_idle(sweep)
 
 
@@ -246,10 +247,10 @@ def _check_trial(scenario: Scenario) -> None:
             )
 
 
-def _refuse_unread(sweep: Sweep) -> None:
+def _refuse_unread(sweep: Sweep, trials: list[Scenario]) -> None:
     """Refuses a space in which no key can change any objective. Warns of single keys that cannot."""
     names = ", ".join(objective.name for objective in sweep.objectives)
-    keys, unread = _list_unread_keys(sweep, sweep.objectives)
+    keys, unread = _list_unread_keys(sweep, trials, sweep.objectives)
     idle = [
         f"space.{key} cannot act on {names}: leave it out, or add {space.INFERENCE[key.split('.')[1]]}"
         for key in unread
@@ -262,13 +263,18 @@ def _refuse_unread(sweep: Sweep) -> None:
 
 def list_idle_parameters(sweep: Sweep) -> tuple[frozenset[str], ...]:
     """Returns, for each objective, the keys of the parameters that cannot change its value."""
-    unread = [set(_list_unread_keys(sweep, [objective])[1]) for objective in sweep.objectives]
+    trials = [sweep.scenario({}), *(sweep.scenario(chosen) for _, chosen in space.enumerate_corners(sweep.space))]
+    unread = [set(_list_unread_keys(sweep, trials, [objective])[1]) for objective in sweep.objectives]
     return tuple(frozenset(p.key for p in sweep.space if one.issuperset(_list_searched_keys(p))) for one in unread)
 
 
-def _list_unread_keys(sweep: Sweep, objectives: Sequence[SweepObjective]) -> tuple[list[str], list[str]]:
-    """Lists the searched keys, and those of them that change no objective and end no training."""
-    trials = [sweep.scenario({}), *(sweep.scenario(chosen) for _, chosen in space.enumerate_corners(sweep.space))]
+def _list_unread_keys(
+    sweep: Sweep, trials: list[Scenario], objectives: Sequence[SweepObjective]
+) -> tuple[list[str], list[str]]:
+    """Lists the searched keys, and those of them that change no objective and end no training.
+
+    `trials` are the scenarios with the extreme values of the space.
+    """
     keys = list(dict.fromkeys(key for parameter in sweep.space for key in _list_searched_keys(parameter)))
     if any(scenario.callbacks for scenario in trials):  # callbacks see all scores, and may end a training
         return keys, []
